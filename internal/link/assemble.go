@@ -1,0 +1,159 @@
+package link
+
+import (
+	"container/list"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+// Messages that come in several Data and take more than a quarter of the window
+// are given memory of their own: so what an unfinished message holds of the
+// window is always less than the half at which credit goes back, however small
+// the pieces that it was cut into, and no two ends can wait for each other.
+
+// assemble takes a Data of a local call: into the message that is open, or as a
+// message of its own. It returns what is wrong with it. c.mu is held on entry
+// and on return, but not while bytes are copied: only the reader assembles, and
+// the call may end meanwhile.
+func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *conduit.Error {
+	n := int64(len(d.Bytes))
+	switch {
+	case !a.active && !d.HasTotal:
+		if n > 0 || d.More {
+			return c.badData("bytes without a total while no message is open")
+		}
+		k.recvOwed += dataCost
+		return nil
+	case a.active && d.HasTotal:
+		return c.badData("a new message while one is open")
+	case d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage):
+		return tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, c.o)
+	case d.HasTotal && !d.More && uint64(n) != d.Total, d.HasTotal && uint64(n) > d.Total:
+		return c.badData("a message's length differs from its total")
+	case a.active && d.Part != a.part:
+		return c.badData("a Data of another part while a message is open")
+	case a.active && (int64(len(a.buf))+n > a.total || !d.More && int64(len(a.buf))+n != a.total):
+		return c.badData("a message's length differs from its total")
+	case d.Last && d.More:
+		return c.badData("last within a message")
+	}
+	if d.HasTotal && !d.More { // a whole message: the common case
+		msg := conduit.Message{Part: d.Part, ContentType: contentType(d.ContentType), Data: append(make([]byte, 0, n), d.Bytes...)}
+		in.put(inboxItem{msg: msg, cost: n + dataCost})
+		return nil
+	}
+	if d.HasTotal {
+		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total)}
+		if a.total > k.windowSize()/4 {
+			c.reserveFor(r, a)
+			k = r.get()
+		}
+		if k == nil {
+			return nil
+		}
+		if a.reserved > 0 || a.waiter == nil {
+			a.buf = make([]byte, 0, a.total)
+		}
+	}
+	c.unlock()
+	a.buf = append(a.buf, d.Bytes...)
+	c.mu.Lock()
+	if k = r.get(); k == nil {
+		return nil
+	}
+	large := a.total > k.windowSize()/4
+	if large {
+		// Its bytes are granted from the reservation; each Data's cost is
+		// returned as it comes.
+		k.recvOwed += dataCost
+		if k.recvOwed >= k.windowSize()/2 {
+			c.owe(k)
+		}
+	} else {
+		a.cost += n + dataCost
+	}
+	if d.More {
+		return nil
+	}
+	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: a.buf}, cost: a.cost, reserved: a.reserved}
+	waiter := a.waiter
+	*a = assembly{}
+	if waiter != nil {
+		// All of it came within the window before its turn: nothing is reserved.
+		c.memory.forget(waiter)
+	}
+	if !in.put(it) && it.reserved > 0 {
+		c.later(effect{kind: effectRelease, n: it.reserved})
+	}
+	return nil
+}
+
+// windowSize is the call credit that the other end started with.
+func (k *call) windowSize() int64 {
+	if k.window > 0 {
+		return k.window
+	}
+	return int64(k.conn.o.Hello.CallCredit)
+}
+
+// reserveFor sets memory aside for a message above the window, and grants all of
+// it when it is there. c.mu is held on entry and on return, and released between.
+func (c *Conn) reserveFor(r ref, a *assembly) {
+	total := a.total
+	c.unlock()
+	var waiter *list.Element
+	granted := false
+	waiter = c.memory.reserve(total, func() {
+		c.mu.Lock()
+		k := r.get()
+		if k != nil && k.open.active {
+			granted = true
+			k.open.reserved, k.open.waiter = total, nil
+			k.recvOwed += total
+			c.owe(k)
+		}
+		c.unlock()
+		if k == nil || !granted {
+			c.memory.release(total)
+			return
+		}
+		c.kick()
+	})
+	c.mu.Lock()
+	if k := r.get(); k != nil && k.open.active && k.open.reserved == 0 {
+		k.open.waiter = waiter
+	}
+}
+
+// dropAssembly gives up the message that a call has open. c.mu is held.
+func (c *Conn) dropAssembly(k *call) {
+	a := &k.open
+	if a.waiter != nil && c.memory.forget(a.waiter) {
+		a.waiter = nil
+	}
+	if a.reserved > 0 {
+		c.later(effect{kind: effectRelease, n: a.reserved})
+		a.reserved = 0
+	}
+}
+
+func (c *Conn) badData(what string) *conduit.Error {
+	return &conduit.Error{
+		Code: conduit.Internal, Reason: conduit.ReasonProtocol, Outcome: conduit.OutcomeUnknown, Op: c.o.Op, Peer: c.o.Peer.Name,
+		Message: "the other end broke the protocol of this call: " + what,
+	}
+}
+
+// contentType interns the usual content types.
+func contentType(b []byte) string {
+	switch string(b) {
+	case conduit.ContentJSON:
+		return conduit.ContentJSON
+	case conduit.ContentBytes:
+		return conduit.ContentBytes
+	case conduit.ContentProto:
+		return conduit.ContentProto
+	}
+	return string(b)
+}

@@ -1,0 +1,361 @@
+package link
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+// chunk is the most payload that one Data carries, in bytes: a small frame
+// waits behind at most one of them and what is in flight.
+const chunk = 32 << 10
+
+// smallFrame is the largest payload of a frame that goes before bulk.
+const smallFrame = 4 << 10
+
+// dataCost is what each Data counts on call credit beside its bytes.
+const dataCost = 32
+
+// call is one call on one link, from either side; a spliced call is two of
+// them. All fields are guarded by conn.mu unless they say otherwise. Calls are
+// recycled within their Conn; a ref tells a call from its successor.
+type call struct {
+	conn *Conn // never changes: read without the lock
+	gen  uint32
+	callState
+}
+
+// callState is what a call starts from anew each time.
+type callState struct {
+	live bool
+
+	id         uint64 // 0 until its Invoke is written
+	ours       bool   // this end made it
+	background bool
+	deadline   time.Time // zero = none
+	started    time.Time
+
+	// Sending.
+	q          []item
+	qHead      int
+	sendCredit int64
+	sendEnded  bool // the last Data or a Failure is queued or written
+	list       *callList
+	prev, next *call
+
+	// Receiving.
+	window   int64 // what was promised of memory
+	recvLeft int64 // call credit that the other end has
+	recvOwed int64 // taken, and not yet granted
+	owing    bool  // in conn.owing
+	recvDone bool  // the other end said last
+	in       *inbox
+	open     assembly // the reader's, without the lock
+
+	cancelled bool // a Cancel came, or was sent
+
+	// Splice.
+	peer  ref
+	owner Owner
+	tag   uint64
+
+	server *ServerCall
+	ex     *exchange
+}
+
+// ref points at a call as long as it is the same call.
+type ref struct {
+	k   *call
+	gen uint32
+}
+
+func (k *call) ref() ref { return ref{k, k.gen} }
+
+// get returns the call if it is still the same and under way; the call's
+// conn.mu must be held.
+func (r ref) get() *call {
+	if r.k == nil || r.k.gen != r.gen || !r.k.live {
+		return nil
+	}
+	return r.k
+}
+
+// itemKind says what a queued item becomes on the wire.
+type itemKind uint8
+
+const (
+	itemData itemKind = iota
+	itemInvoke
+	itemFailure
+)
+
+// item is a frame, or what is left of one, that waits to be written.
+type item struct {
+	kind itemKind
+	data frame.Data
+	inv  *queuedInvoke
+	body []byte        // of a Failure
+	buf  *[]byte       // pooled memory behind data, if it was copied
+	wait chan struct{} // told when the item is written or dropped
+	from ref           // the call on another link whose credit this returns
+}
+
+// assembly is a message whose Data are still arriving.
+type assembly struct {
+	active   bool
+	part     uint32
+	ctype    string
+	total    int64
+	buf      []byte
+	cost     int64 // call credit that it took
+	reserved int64 // of Memory, if it is above the window
+	waiter   *list.Element
+}
+
+// pending returns the number of queued items.
+func (k *call) pending() int { return len(k.q) - k.qHead }
+
+// push queues an item.
+func (k *call) push(it item) {
+	if k.qHead > 0 && k.qHead == len(k.q) {
+		k.q, k.qHead = k.q[:0], 0
+	}
+	k.q = append(k.q, it)
+}
+
+// front returns the item to be written next.
+func (k *call) front() *item { return &k.q[k.qHead] }
+
+// pop removes the front item, whose bytes are written or given up.
+func (k *call) pop() {
+	it := k.front()
+	it.release()
+	*it = item{}
+	k.qHead++
+	if k.qHead == len(k.q) {
+		k.q, k.qHead = k.q[:0], 0
+	}
+}
+
+// release returns what the item holds and wakes who waits for it.
+func (it *item) release() {
+	if it.buf != nil {
+		putBuf(it.buf)
+		it.buf = nil
+	}
+	if it.inv != nil {
+		it.inv.release()
+		it.inv = nil
+	}
+	if it.wait != nil {
+		select {
+		case it.wait <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// dropQueue gives up all that is queued; it reports whether the Invoke was.
+func (k *call) dropQueue() (unwritten bool) {
+	for k.pending() > 0 {
+		unwritten = unwritten || k.front().kind == itemInvoke
+		k.pop()
+	}
+	k.conn.unlist(k)
+	return unwritten
+}
+
+// callList is an intrusive list of calls that have something to write.
+type callList struct{ head, tail *call }
+
+func (l *callList) empty() bool { return l.head == nil }
+
+func (l *callList) pushBack(k *call) {
+	k.list, k.prev, k.next = l, l.tail, nil
+	if l.tail != nil {
+		l.tail.next = k
+	} else {
+		l.head = k
+	}
+	l.tail = k
+}
+
+func (c *Conn) unlist(k *call) {
+	l := k.list
+	if l == nil {
+		return
+	}
+	if k.prev != nil {
+		k.prev.next = k.next
+	} else {
+		l.head = k.next
+	}
+	if k.next != nil {
+		k.next.prev = k.prev
+	} else {
+		l.tail = k.prev
+	}
+	k.list, k.prev, k.next = nil, nil, nil
+}
+
+// enlist puts a call where its next frame belongs, or nowhere while it waits
+// for credit. Calls keep their place while they stay in the same list.
+func (c *Conn) enlist(k *call) {
+	var want *callList
+	if k.pending() > 0 {
+		it := k.front()
+		switch {
+		case it.kind == itemData && c.ready && k.sendCredit < dataCost+min(1, int64(len(it.data.Bytes))):
+		case it.kind == itemInvoke && len(it.inv.inv.Data.Bytes) > smallFrame, it.kind == itemData && len(it.data.Bytes) > smallFrame:
+			want = &c.bulk
+		default:
+			want = &c.small
+		}
+	}
+	if k.list == want {
+		return
+	}
+	c.unlist(k)
+	if want != nil {
+		want.pushBack(k)
+	}
+}
+
+// newCall takes a call from the free list or makes one. c.mu is held.
+func (c *Conn) newCall() *call {
+	var k *call
+	if n := len(c.free); n > 0 {
+		k = c.free[n-1]
+		c.free = c.free[:n-1]
+	} else {
+		k = &call{conn: c}
+	}
+	k.live = true
+	k.started = c.now
+	return k
+}
+
+// retire takes a call off the link: nothing is sent or received for it any
+// more. What depends on its end has been arranged by the caller. c.mu is held.
+func (c *Conn) retire(k *call) {
+	k.dropQueue()
+	if k.id != 0 {
+		delete(c.calls, k.id)
+	}
+	if k.ours {
+		c.out--
+		if k.background {
+			c.outBackground--
+		}
+	} else {
+		c.inc--
+	}
+	if k.window > 0 {
+		c.windows -= k.window
+		c.memory.giveWindow(k.window)
+	}
+	c.dropAssembly(k)
+	k.gen++
+	k.callState = callState{q: k.q[:0]}
+	if len(c.free) < maxFree {
+		c.free = append(c.free, k)
+	}
+	if c.out == 0 && c.inc == 0 {
+		c.idleSince = time.Now()
+	}
+	if c.idleWake != nil && c.inc == 0 {
+		close(c.idleWake)
+		c.idleWake = nil
+	}
+}
+
+// maxFree bounds the calls that a link keeps for reuse.
+const maxFree = 256
+
+// effect is what a link owes others after its lock is released.
+type effect struct {
+	kind    effectKind
+	to      ref
+	n       int64
+	body    []byte
+	reason  string
+	owner   Owner
+	tag     uint64
+	code    conduit.Code
+	outcome conduit.Outcome
+}
+
+type effectKind uint8
+
+const (
+	effectGrant  effectKind = iota // return call credit on another link
+	effectFail                     // end the other half with a Failure
+	effectCancel                   // cancel the other half
+	effectOwner                    // tell a splice's owner
+	effectRelease                  // return reserved memory
+)
+
+// unlock releases c.mu and then does what was put off meanwhile.
+func (c *Conn) unlock() {
+	if len(c.effects) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	list := c.effects
+	c.effects = c.spareEffects
+	c.spareEffects = nil
+	c.mu.Unlock()
+	for i := range list {
+		e := &list[i]
+		switch e.kind {
+		case effectGrant:
+			e.to.k.conn.grant(e.to, e.n)
+		case effectFail:
+			e.to.k.conn.failCall(e.to, e.body)
+		case effectCancel:
+			e.to.k.conn.cancelCall(e.to, e.reason)
+		case effectOwner:
+			e.owner.CallEnded(e.tag, e.code, e.outcome)
+		case effectRelease:
+			c.memory.release(e.n)
+		}
+	}
+	clear(list)
+	c.mu.Lock()
+	if c.spareEffects == nil && cap(list) <= 1024 {
+		c.spareEffects = list[:0]
+	}
+	c.mu.Unlock()
+}
+
+// later puts an effect off until unlock.
+func (c *Conn) later(e effect) { c.effects = append(c.effects, e) }
+
+// ended arranges what follows from the end of a call that this end made, and
+// takes it off the link. c.mu is held. For a spliced call, failure is passed on
+// to the other half unless it is nil (then the end has been passed on already).
+func (c *Conn) ended(k *call, err *conduit.Error, body []byte) {
+	if k.owner != nil {
+		e := effect{kind: effectOwner, owner: k.owner, tag: k.tag}
+		if err != nil {
+			e.code, e.outcome = err.Code, err.Outcome
+		}
+		c.later(e)
+	}
+	if k.peer.k != nil && err != nil {
+		if body == nil {
+			body = encodeFailure(err)
+		}
+		c.later(effect{kind: effectFail, to: k.peer, body: body})
+	}
+	if k.in != nil {
+		if err != nil {
+			k.in.end(err)
+		} else {
+			k.in.end(nil)
+		}
+	}
+	c.retire(k)
+}

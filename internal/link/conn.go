@@ -1,0 +1,416 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+// Conn is one link: many calls over one carrier. All methods may be called
+// concurrently.
+type Conn struct {
+	carrier Carrier
+	o       Options
+	memory  *Memory
+	log     *slog.Logger
+
+	readyCh chan struct{} // closed when the other end's Hello was taken, or never will be
+	done    chan struct{} // closed when all is over
+
+	mu sync.Mutex // guards what follows, and the calls
+
+	ready  bool
+	theirs Hello
+	err    error // why the link ended; nil while it lives
+
+	calls         map[uint64]*call
+	free          []*call
+	nextID        uint64 // of the next Invoke of this end
+	lastID        uint64 // highest id that the other end used
+	out, inc      int    // calls of this end; calls of the other
+	outBackground int
+	windows       int64 // promised to calls of this link
+	idleSince     time.Time
+	idleWake      chan struct{} // closed when no incoming call is left
+
+	refusing   bool // this end said GoAway
+	lastServed uint64
+	goneAway   *conduit.Error // the other end said GoAway
+
+	// Writing.
+	writing    bool
+	wbuf       []byte // the next packet, as far as it is decided
+	spare      []byte
+	ctrl       []byte // control frames for the next packet
+	small      callList
+	bulk       callList
+	smallRun   int        // bytes of small frames since the last bulk chunk
+	owing      []ref      // calls that owe credit
+	linkCredit int64      // what the other end lets this one send
+	unreturned int64      // what it has not credited back yet
+	linkOwed   int64      // what was read and not credited back yet
+	blocked    bool       // no link credit for the frame that is next
+	idleWriter chan struct{} // closed when no write is under way, for shutdown
+	scratch    frame.Invoke
+
+	effects, spareEffects []effect
+
+	live liveness
+	stat Stats
+
+	// The reader's own.
+	now     time.Time // of the packet in hand; written under mu
+	in      Incoming
+	touched []*Conn
+
+	closing sync.Once
+	readEnd chan struct{}
+}
+
+// Stats are counters of a link since its start.
+type Stats struct {
+	PacketsOut, PacketsIn, BytesOut, BytesIn uint64
+	// Dropped counts frames for calls that had ended.
+	Dropped uint64
+	// Queued is what waits to be written now, in calls.
+	Queued int
+	// RTT is the last measured round trip; 0 = not measured yet.
+	RTT time.Duration
+}
+
+// New starts a link over a carrier, which it owns from now on.
+func New(carrier Carrier, o Options) *Conn {
+	o = o.withDefaults()
+	c := &Conn{
+		carrier: carrier, o: o, memory: o.Memory, log: o.Log,
+		readyCh: make(chan struct{}), done: make(chan struct{}), readEnd: make(chan struct{}),
+		calls: make(map[uint64]*call), nextID: 2,
+	}
+	if o.Dialer {
+		c.nextID = 1
+	}
+	c.now = time.Now()
+	c.idleSince = c.now
+	c.in.conn = c
+	c.mu.Lock()
+	if !o.Dialer {
+		c.sayHello()
+	}
+	c.startLiveness()
+	c.unlock()
+	go c.readLoop()
+	if !o.Dialer {
+		go c.flush() // not here: a carrier may wait for its reader
+	}
+	return c
+}
+
+func (o Options) withDefaults() Options {
+	def := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.PingInterval, DefaultPingInterval)
+	def(&o.ProbeInterval, DefaultProbeInterval)
+	def(&o.DeadAfter, DefaultDeadAfter)
+	def(&o.HelloTimeout, DefaultHelloTimeout)
+	def(&o.CallTimeout, conduit.DefaultCallTimeout)
+	if o.Memory == nil {
+		o.Memory = NewMemory(0)
+	}
+	if o.LinkMemory == 0 {
+		o.LinkMemory = DefaultLinkMemory
+	}
+	if o.LostReason == "" {
+		o.LostReason = conduit.ReasonPeerLost
+	}
+	if o.Op == "" {
+		o.Op = "link"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Hello = o.Hello.withDefaults()
+	return o
+}
+
+// Ready waits for the other end's Hello. The error says that no call can be
+// sent, and why.
+func (c *Conn) Ready(ctx context.Context) error {
+	select {
+	case <-c.readyCh:
+	case <-ctx.Done():
+		return conduit.FromContext(ctx, conduit.NotSent)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ready || c.err != nil {
+		return c.lost(conduit.NotSent)
+	}
+	return nil
+}
+
+// Theirs returns the other end's Hello; it is zero before Ready.
+func (c *Conn) Theirs() Hello {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.theirs
+}
+
+// Done is closed when the link is over: nothing of it runs any more but
+// handlers that ignore their context.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns why the link ended, or nil while it lives.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Usable reports whether new calls may be sent: the link lives and the other
+// end is not going away.
+func (c *Conn) Usable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err == nil && c.goneAway == nil
+}
+
+// Calls returns the calls under way: made by this end, and served for the other.
+func (c *Conn) Calls() (out, in int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out, c.inc
+}
+
+// IdleSince returns since when no call is under way but those in the
+// background; ok is false while one is.
+func (c *Conn) IdleSince() (since time.Time, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idleSince, c.out == c.outBackground && c.inc == 0
+}
+
+// Stats returns the link's counters.
+func (c *Conn) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stat
+	for _, l := range []*callList{&c.small, &c.bulk} {
+		for k := l.head; k != nil; k = k.next {
+			s.Queued++
+		}
+	}
+	return s
+}
+
+// GoAway tells the other end that calls it starts from now on are not served;
+// those under way go on. It may be called again to no effect.
+func (c *Conn) GoAway(reason string, retryAfter time.Duration) {
+	c.mu.Lock()
+	if c.err == nil && !c.refusing {
+		c.sayGoAway(reason, "", retryAfter)
+	}
+	c.unlock()
+	c.flush()
+}
+
+// WaitServed waits until no call of the other end is under way and the last
+// answers are written, or ctx ends, or the link does.
+func (c *Conn) WaitServed(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		if c.err != nil || c.inc == 0 && !c.writing && len(c.wbuf) == 0 {
+			c.mu.Unlock()
+			return nil
+		}
+		var wait chan struct{}
+		if c.inc > 0 {
+			if c.idleWake == nil {
+				c.idleWake = make(chan struct{})
+			}
+			wait = c.idleWake
+		} else {
+			if c.idleWriter == nil {
+				c.idleWriter = make(chan struct{})
+			}
+			wait = c.idleWriter
+		}
+		c.mu.Unlock()
+		c.flush()
+		select {
+		case <-wait:
+		case <-c.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// CancelIncoming cancels every call that this end serves, with a cause that
+// its handlers see.
+func (c *Conn) CancelIncoming(cause *conduit.Error) {
+	c.mu.Lock()
+	var list []ref
+	for _, k := range c.calls {
+		if !k.ours {
+			list = append(list, k.ref())
+		}
+	}
+	c.unlock()
+	for _, r := range list {
+		c.cancelServed(r, cause)
+	}
+}
+
+// Close ends every call and closes the carrier, after what is already decided
+// has been written. It is idempotent and does not wait; Done tells.
+func (c *Conn) Close(code CloseCode, reason string) {
+	c.fail(&CloseError{Code: code, Reason: reason})
+}
+
+// fail ends the link. The first reason counts.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	c.failLocked(err)
+	c.unlock()
+}
+
+func (c *Conn) failLocked(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.stopLiveness()
+	c.log.Debug("link over", "cause", err.Error())
+	var list []*call
+	for _, k := range c.calls {
+		list = append(list, k)
+	}
+	for _, l := range []*callList{&c.small, &c.bulk} {
+		for k := l.head; k != nil; k = k.next {
+			if k.id == 0 {
+				list = append(list, k)
+			}
+		}
+	}
+	for _, k := range list {
+		switch {
+		case !k.live:
+		case k.ours && k.id == 0:
+			c.ended(k, c.lost(conduit.NotSent), nil)
+		case k.ours:
+			c.ended(k, c.lost(conduit.OutcomeUnknown), nil)
+		default:
+			c.abandon(k, c.lost(conduit.OutcomeUnknown))
+		}
+	}
+	if !c.ready {
+		c.closeReady()
+	}
+	code, reason := CloseAbnormal, ""
+	var ce *CloseError
+	if errors.As(err, &ce) && !ce.Remote {
+		code, reason = ce.Code, ce.Reason
+	}
+	c.closing.Do(func() { go c.shutdown(code, reason) })
+}
+
+// closeReady lets go of who waits for the Hello.
+func (c *Conn) closeReady() {
+	select {
+	case <-c.readyCh:
+	default:
+		close(c.readyCh)
+	}
+}
+
+// abandon ends a call of the other end without an answer, since none can be
+// sent: its handler is cancelled, or the call it is spliced to.
+func (c *Conn) abandon(k *call, cause *conduit.Error) {
+	if k.server != nil {
+		k.server.cancel(cause)
+	}
+	if k.peer.k != nil {
+		c.later(effect{kind: effectCancel, to: k.peer, reason: cause.Reason})
+	}
+	if k.in != nil {
+		k.in.end(cause)
+	}
+	c.retire(k)
+}
+
+// lost is the error of a call that dies with the link, or cannot be sent on it.
+func (c *Conn) lost(outcome conduit.Outcome) *conduit.Error {
+	e := &conduit.Error{
+		Code: conduit.Unavailable, Reason: c.o.LostReason, Outcome: outcome, Retryable: true,
+		Op: c.o.Op, Peer: c.o.Peer.Name, Err: c.err,
+	}
+	what := "the link to the peer"
+	if c.o.LostReason == conduit.ReasonPluginLost {
+		what = "the plugin's process or its link"
+	}
+	switch {
+	case c.err == nil:
+		e.Message = what + " takes no calls"
+	case !c.ready:
+		e.Message = fmt.Sprintf("%s was never ready: %v", what, c.err)
+		if g := c.goneAway; g != nil {
+			e.Code, e.Reason, e.Retryable, e.Message = g.Code, g.Reason, g.Retryable, g.Message
+		}
+	default:
+		e.Message = fmt.Sprintf("%s was lost: %v", what, c.err)
+	}
+	return e
+}
+
+// shutdown closes the carrier once what is decided has been written, and then
+// the link is over.
+func (c *Conn) shutdown(code CloseCode, reason string) {
+	c.flush()
+	c.mu.Lock()
+	var wait chan struct{}
+	if c.writing {
+		if c.idleWriter == nil {
+			c.idleWriter = make(chan struct{})
+		}
+		wait = c.idleWriter
+	}
+	c.mu.Unlock()
+	if wait != nil {
+		t := time.NewTimer(time.Second)
+		select {
+		case <-wait:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	if err := c.carrier.Close(code, reason); err != nil {
+		c.log.Debug("carrier close", "error", err.Error())
+	}
+	<-c.readEnd
+	c.mu.Lock()
+	wait = nil
+	if c.writing {
+		if c.idleWriter == nil {
+			c.idleWriter = make(chan struct{})
+		}
+		wait = c.idleWriter
+	}
+	err := c.err
+	c.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	if c.o.OnClose != nil {
+		c.o.OnClose(err)
+	}
+	close(c.done)
+}

@@ -1,0 +1,186 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+func (h Hello) withDefaults() Hello {
+	if h.VersionMin == 0 {
+		h.VersionMin = Version
+	}
+	if h.VersionMax == 0 {
+		h.VersionMax = Version
+	}
+	if h.MaxMessage == 0 {
+		h.MaxMessage = DefaultMaxMessage
+	}
+	if h.MaxPacket == 0 {
+		h.MaxPacket = DefaultMaxPacket
+	}
+	if h.MaxCalls == 0 {
+		h.MaxCalls = DefaultMaxCalls
+	}
+	if h.LinkCredit == 0 {
+		h.LinkCredit = DefaultLinkCredit
+	}
+	if h.CallCredit == 0 {
+		h.CallCredit = DefaultRequestCredit
+	}
+	return h
+}
+
+func (h Hello) encode() []byte {
+	body, err := proto.Marshal(&conduitv1.Hello{
+		VersionMin: h.VersionMin, VersionMax: h.VersionMax, Required: h.Required, Supported: h.Supported,
+		Instance: h.Instance, Epoch: h.Epoch, MaxMessage: uint64(h.MaxMessage), MaxPacket: uint32(h.MaxPacket),
+		MaxCalls: h.MaxCalls, LinkCredit: h.LinkCredit, CallCredit: h.CallCredit, AuthStore: h.AuthStore,
+		Build: h.Build, Token: h.Token, Simple: h.Simple,
+	})
+	if err != nil { // only a string that is not UTF-8; nothing of it is needed to go on
+		return nil
+	}
+	return body
+}
+
+func decodeHello(body []byte) (Hello, error) {
+	var m conduitv1.Hello
+	if err := proto.Unmarshal(body, &m); err != nil {
+		return Hello{}, err
+	}
+	const most = 1 << 40
+	return Hello{
+		VersionMin: m.VersionMin, VersionMax: m.VersionMax, Required: m.Required, Supported: m.Supported,
+		Instance: m.Instance, Epoch: m.Epoch, MaxMessage: int64(min(m.MaxMessage, most)), MaxPacket: int(min(m.MaxPacket, 1<<30)),
+		MaxCalls: m.MaxCalls, LinkCredit: m.LinkCredit, CallCredit: m.CallCredit, AuthStore: m.AuthStore,
+		Build: m.Build, Token: m.Token, Simple: m.Simple,
+	}.withDefaults(), nil
+}
+
+// sayHello puts this end's Hello into the next packet. c.mu is held.
+func (c *Conn) sayHello() {
+	c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindHello, c.o.Hello.encode())
+}
+
+// sayGoAway tells that no further call is served. c.mu is held.
+func (c *Conn) sayGoAway(reason, message string, retryAfter time.Duration) {
+	c.refusing, c.lastServed = true, c.lastID
+	body, err := proto.Marshal(&conduitv1.GoAway{
+		LastCall: c.lastServed, Reason: reason, Message: strings.ToValidUTF8(cut(message, 512), "?"),
+		RetryAfterMicros: uint64(max(0, retryAfter.Microseconds())),
+	})
+	if err == nil {
+		c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, body)
+	}
+}
+
+// takeHello takes the other end's Hello, or refuses it. It runs on the reader.
+func (c *Conn) takeHello(body []byte) error {
+	h, err := decodeHello(body)
+	if err != nil {
+		return c.broken("its Hello does not decode: %v", err)
+	}
+	why := c.helloFault(h)
+	if why == "" && c.o.Check != nil {
+		if err := c.o.Check(h); err != nil {
+			why = err.Error()
+		}
+	}
+	c.mu.Lock()
+	if why != "" {
+		c.sayGoAway(conduit.ReasonProtocol, why, 0)
+		c.failLocked(&CloseError{Code: CloseProtocol, Reason: cut(why, 120)})
+		c.unlock()
+		return errStop
+	}
+	c.theirs = h
+	c.linkCredit = int64(h.LinkCredit)
+	c.ready = c.err == nil
+	if c.o.Dialer {
+		c.sayHello()
+	}
+	c.closeReady()
+	c.unlock()
+	return nil
+}
+
+// helloFault says why this end cannot go on with the other, naming both.
+func (c *Conn) helloFault(h Hello) string {
+	mine := c.o.Hello
+	if h.VersionMax < mine.VersionMin || h.VersionMin > mine.VersionMax {
+		return fmt.Sprintf("no common protocol version: this end speaks %d to %d, the other %d to %d",
+			mine.VersionMin, mine.VersionMax, h.VersionMin, h.VersionMax)
+	}
+	for _, f := range h.Required {
+		if !slices.Contains(mine.Supported, f) {
+			return fmt.Sprintf("the other end requires the feature %q, which this end (protocol %d) does not have", cut(f, 40), Version)
+		}
+	}
+	for _, f := range mine.Required {
+		if !slices.Contains(h.Supported, f) {
+			return fmt.Sprintf("this end requires the feature %q, which the other does not have", cut(f, 40))
+		}
+	}
+	if h.Simple {
+		return "the other end asks for the simple profile, which this version does not serve"
+	}
+	if h.MaxPacket < 1<<10 || h.LinkCredit < 1<<10 || h.CallCredit < dataCost+1 {
+		return fmt.Sprintf("the other end's limits are too small to work with: packet %d, link credit %d, call credit %d",
+			h.MaxPacket, h.LinkCredit, h.CallCredit)
+	}
+	return ""
+}
+
+// takeGoAway notes that the other end serves no calls above one. It runs on the
+// reader.
+func (c *Conn) takeGoAway(body []byte) error {
+	var m conduitv1.GoAway
+	if err := proto.Unmarshal(body, &m); err != nil {
+		return c.broken("its GoAway does not decode: %v", err)
+	}
+	after := time.Duration(min(m.RetryAfterMicros, uint64(time.Hour/time.Microsecond))) * time.Microsecond
+	e := &conduit.Error{
+		Code: conduit.Unavailable, Reason: m.Reason, Outcome: conduit.Refused, Retryable: true, RetryAfter: after,
+		Message: "the peer takes no new calls: " + m.Reason, Op: c.o.Op, Peer: c.o.Peer.Name,
+	}
+	if e.Reason == "" {
+		e.Reason = conduit.ReasonDraining
+	}
+	if m.Message != "" {
+		e.Message = m.Message
+	}
+	if e.Reason == conduit.ReasonProtocol {
+		e.Code, e.Retryable = conduit.FailedPrecondition, false
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if c.goneAway != nil || c.err != nil {
+		return nil
+	}
+	c.goneAway = e
+	for id, k := range c.calls {
+		if k.ours && id > m.LastCall {
+			c.ended(k, e, nil)
+		}
+	}
+	for _, l := range []*callList{&c.small, &c.bulk} {
+		for k := l.head; k != nil; {
+			next := k.next
+			if k.ours && k.id == 0 {
+				unsent := *e
+				unsent.Outcome = conduit.NotSent
+				c.ended(k, &unsent, nil)
+			}
+			k = next
+		}
+	}
+	return nil
+}

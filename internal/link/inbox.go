@@ -1,0 +1,127 @@
+package link
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+)
+
+// inbox holds the messages of one local call that its application has not taken
+// yet, and then the call's end. The reader puts, one goroutine takes.
+type inbox struct {
+	mu    sync.Mutex
+	q     []inboxItem
+	head  int
+	over  bool
+	err   *conduit.Error // nil after over = io.EOF
+	wake  chan struct{}
+	first [1]inboxItem
+}
+
+// inboxItem is a message with what taking it returns: call credit, and memory
+// reserved for it.
+type inboxItem struct {
+	msg      conduit.Message
+	cost     int64
+	reserved int64
+}
+
+func newInbox() *inbox {
+	b := &inbox{wake: make(chan struct{}, 1)}
+	b.q = b.first[:0]
+	return b
+}
+
+// put adds a message; it reports false when the call has ended here.
+func (b *inbox) put(it inboxItem) bool {
+	b.mu.Lock()
+	if b.over {
+		b.mu.Unlock()
+		return false
+	}
+	b.q = append(b.q, it)
+	b.mu.Unlock()
+	b.signal()
+	return true
+}
+
+// end closes the inbox; the first end counts.
+func (b *inbox) end(err *conduit.Error) {
+	b.mu.Lock()
+	if !b.over {
+		b.over, b.err = true, err
+	}
+	b.mu.Unlock()
+	b.signal()
+}
+
+// drain drops what was not taken and returns the memory reserved for it.
+func (b *inbox) drain() (reserved int64) {
+	b.mu.Lock()
+	for ; b.head < len(b.q); b.head++ {
+		reserved += b.q[b.head].reserved
+		b.q[b.head] = inboxItem{}
+	}
+	b.mu.Unlock()
+	return reserved
+}
+
+func (b *inbox) signal() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// poll takes the next message if there is one. done says that there will be none.
+func (b *inbox) poll() (it inboxItem, ok, done bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.head < len(b.q) {
+		it = b.q[b.head]
+		b.q[b.head] = inboxItem{}
+		b.head++
+		if b.head == len(b.q) {
+			b.q, b.head = b.q[:0], 0
+		}
+		return it, true, false, nil
+	}
+	if b.over {
+		if b.err != nil {
+			return it, false, true, b.err
+		}
+		return it, false, true, io.EOF
+	}
+	return it, false, false, nil
+}
+
+// take waits for the next message, the end, ctx, or the deadline (zero = none).
+// When ctx or the deadline is over first, expire is called once and must end
+// the inbox.
+func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*conduit.Error)) (inboxItem, error) {
+	var timer <-chan time.Time
+	for {
+		it, ok, done, err := b.poll()
+		if ok {
+			return it, nil
+		}
+		if done {
+			return it, err
+		}
+		if timer == nil && !deadline.IsZero() {
+			t := time.NewTimer(time.Until(deadline))
+			defer t.Stop()
+			timer = t.C
+		}
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
+			expire(conduit.FromContext(ctx, conduit.OutcomeUnknown))
+		case <-timer:
+			expire(&conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed"})
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+// Incoming is a call that arrived and is to be decided. It belongs to the
+// reader and is valid until Handle returns.
+type Incoming struct {
+	// Invoke is the call as it came; its bytes alias the reader's buffer.
+	Invoke *frame.Invoke
+
+	conn     *Conn
+	ref      ref
+	id       uint64
+	deadline time.Time
+}
+
+// Conn returns the link that the call came on.
+func (in *Incoming) Conn() *Conn { return in.conn }
+
+// ID returns the call's id on its link.
+func (in *Incoming) ID() uint64 { return in.id }
+
+// Peer returns what the link's owner said of its other end.
+func (in *Incoming) Peer() Peer { return in.conn.o.Peer }
+
+// Deadline returns when the caller gives up; ok is false if it does not.
+func (in *Incoming) Deadline() (at time.Time, ok bool) { return in.deadline, !in.deadline.IsZero() }
+
+// Refuse ends the call with an error; the outcome becomes Refused unless it is
+// Executed.
+func (in *Incoming) Refuse(err *conduit.Error) {
+	c := in.conn
+	e := *err
+	if e.Outcome != conduit.Executed {
+		e.Outcome = conduit.Refused
+	}
+	if e.Op == "" {
+		e.Op = c.o.Op
+	}
+	body := encodeFailure(&e)
+	c.mu.Lock()
+	if k := in.ref.get(); k != nil {
+		k.recvDone = true
+		c.sendFailure(k, body)
+	}
+	c.unlock()
+}
+
+// ServerCall is a call that this end serves, from the handler's side. One
+// goroutine may send while another receives.
+type ServerCall struct {
+	c      *Conn
+	r      ref
+	id     uint64
+	invoke *frame.Invoke
+	in     *inbox
+	cancel context.CancelCauseFunc
+	sent   atomic.Bool
+	sendCh chan struct{}
+	reply  conduit.Message
+	hasRep bool
+}
+
+// Serve runs the call on a goroutine of its own.
+func (in *Incoming) Serve(fn ServeFunc) {
+	c := in.conn
+	s := &ServerCall{c: c, r: in.ref, id: in.id, in: newInbox(), invoke: cloneInvoke(in.Invoke)}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.cancel = cancel
+	stop := func() {}
+	if !in.deadline.IsZero() {
+		var free context.CancelFunc
+		ctx, free = context.WithDeadlineCause(ctx, in.deadline, &conduit.Error{
+			Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed",
+		})
+		stop = free
+	}
+	d := in.Invoke.Data
+	c.mu.Lock()
+	k := in.ref.get()
+	if k == nil {
+		c.unlock()
+		stop()
+		cancel(nil)
+		return
+	}
+	k.server, k.in = s, s.in
+	if in.Invoke.HasData {
+		if fault := c.assemble(in.ref, k, s.in, &k.open, &d); fault != nil {
+			if k = in.ref.get(); k != nil {
+				c.faulted(k, fault)
+			}
+			c.unlock()
+			stop()
+			cancel(nil)
+			return
+		}
+		if d.Last {
+			s.in.end(nil)
+		}
+	}
+	c.unlock()
+	go s.run(ctx, fn, stop)
+}
+
+// run runs the handler and ends the call with what it returned.
+func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
+	err := s.guard(ctx, fn)
+	cause := context.Cause(ctx)
+	stop()
+	s.cancel(nil)
+	c := s.c
+	if err == nil && s.hasRep && int64(len(s.reply.Data)) > c.Theirs().MaxMessage {
+		err = c.tooLarge(int64(len(s.reply.Data)), conduit.Executed)
+	}
+	var body []byte
+	if err != nil {
+		body = encodeFailure(s.failure(err, cause))
+	}
+	c.mu.Lock()
+	k := s.r.get()
+	switch {
+	case k == nil:
+	case err == nil && k.cancelled:
+		// Cancelled before the answer was handed over: one Failure, no result.
+		e := *conduit.AsError(cause, conduit.Executed)
+		e.Outcome = conduit.Executed
+		c.sendFailure(k, encodeFailure(&e))
+	case err != nil:
+		c.sendFailure(k, body)
+	default:
+		k.server = nil
+		d := frame.Data{Last: true}
+		if s.hasRep {
+			d.Part, d.Bytes, d.Total, d.HasTotal = s.reply.Part, s.reply.Data, uint64(len(s.reply.Data)), true
+			d.ContentType = []byte(s.reply.ContentType)
+		}
+		if !k.sendEnded {
+			c.sendData(k, &d, false, ref{}, nil)
+		}
+	}
+	c.unlock()
+	if n := s.in.drain(); n > 0 {
+		c.memory.release(n)
+	}
+	c.flushShared()
+}
+
+// guard turns a panic into an error, so that one call fails and not the process.
+func (s *ServerCall) guard(ctx context.Context, fn ServeFunc) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.c.log.Error("handler panicked", "panic", fmt.Sprint(v), "method", string(s.invoke.Method), "stack", string(debug.Stack()))
+			err = &conduit.Error{
+				Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed,
+				Message: fmt.Sprintf("the handler panicked: %v", v),
+			}
+		}
+	}()
+	return fn(ctx, s)
+}
+
+// failure is a handler's error as it travels. A handler that ran has executed,
+// unless it refuses before it has sent anything.
+func (s *ServerCall) failure(err, cause error) *conduit.Error {
+	e := *conduit.AsError(err, conduit.Executed)
+	var c *conduit.Error
+	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		e.Code, e.Reason, e.Message = c.Code, c.Reason, c.Message
+	}
+	if e.Outcome != conduit.Refused || s.sent.Load() {
+		e.Outcome = conduit.Executed
+	}
+	if e.Op == "" {
+		e.Op = s.c.o.Op
+	}
+	return &e
+}
+
+// ID returns the call's id on its link: the parent of calls made in it.
+func (s *ServerCall) ID() uint64 { return s.id }
+
+// Conn returns the link that the call came on.
+func (s *ServerCall) Conn() *Conn { return s.c }
+
+// Invoke returns the call's header. It must not be changed.
+func (s *ServerCall) Invoke() *frame.Invoke { return s.invoke }
+
+// Recv returns the next message of the request, then io.EOF, or why there will
+// be none.
+func (s *ServerCall) Recv(ctx context.Context) (conduit.Message, error) {
+	it, err := s.in.take(ctx, time.Time{}, func(e *conduit.Error) { s.in.end(e) })
+	if err != nil {
+		return conduit.Message{}, err
+	}
+	s.c.taken(s.r, it)
+	if it.msg.ContentType == "" {
+		it.msg.ContentType = string(s.invoke.ContentType)
+	}
+	return it.msg, nil
+}
+
+// Send sends a message down and returns when it has been handed to the link. It
+// returns io.EOF when the call has ended; ctx's cause tells why.
+func (s *ServerCall) Send(ctx context.Context, m conduit.Message) error {
+	if err := ctx.Err(); err != nil {
+		return conduit.FromContext(ctx, conduit.Executed)
+	}
+	s.sent.Store(true)
+	d := frame.Data{Part: m.Part, ContentType: []byte(m.ContentType), Bytes: m.Data, Total: uint64(len(m.Data)), HasTotal: true}
+	return s.c.sendAndWait(ctx, s.r, &d, &s.sendCh)
+}
+
+// Return sets what the call returns; it is sent with the call's end.
+func (s *ServerCall) Return(m conduit.Message) { s.reply, s.hasRep = m, true }
+
+// Sent reports whether a message has gone down, so that the call cannot be
+// refused any more.
+func (s *ServerCall) Sent() bool { return s.sent.Load() }
+

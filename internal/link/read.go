@@ -1,0 +1,494 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+// errStop ends the reader when the link has been failed already.
+var errStop = errors.New("link over")
+
+// broken says that the other end broke the protocol; the link ends with 1002.
+func (c *Conn) broken(format string, args ...any) error {
+	return &CloseError{Code: CloseProtocol, Reason: cut(fmt.Sprintf("protocol: "+format, args...), 120)}
+}
+
+// readLoop takes packets until the link ends.
+func (c *Conn) readLoop() {
+	defer close(c.readEnd)
+	var p frame.Parser
+	var f frame.Frame
+	for {
+		packet, err := c.carrier.ReadMessage()
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		if err = c.takePacket(&p, &f, packet); err != nil {
+			if !errors.Is(err, errStop) {
+				c.fail(err)
+			}
+			// Read on until the carrier closes, so that what this end says last
+			// is not lost to a reset, but take nothing of it.
+			for err = nil; err == nil; {
+				_, err = c.carrier.ReadMessage()
+			}
+			return
+		}
+	}
+}
+
+// takePacket handles each frame of a packet, then writes what came of it.
+func (c *Conn) takePacket(p *frame.Parser, f *frame.Frame, packet []byte) error {
+	now := time.Now()
+	c.mu.Lock()
+	c.now = now
+	c.stat.PacketsIn++
+	c.stat.BytesIn += uint64(len(packet))
+	c.heard(now)
+	over := c.err != nil
+	c.unlock()
+	if over {
+		return errStop
+	}
+	if len(packet) > c.o.Hello.MaxPacket {
+		return &CloseError{Code: CloseTooBig, Reason: fmt.Sprintf("a packet of %d bytes is above the cap of %d", len(packet), c.o.Hello.MaxPacket)}
+	}
+	p.Reset(packet)
+	for {
+		ok, err := p.Next(f)
+		if err != nil {
+			return c.broken("malformed packet: %v", err)
+		}
+		if !ok {
+			break
+		}
+		if err := c.takeFrame(f); err != nil {
+			return err
+		}
+	}
+	c.flush()
+	for i, t := range c.touched {
+		t.flush()
+		c.touched[i] = nil
+	}
+	c.touched = c.touched[:0]
+	return nil
+}
+
+// touch has the reader flush another link at the end of the packet.
+func (c *Conn) touch(t *Conn) {
+	for _, have := range c.touched {
+		if have == t {
+			return
+		}
+	}
+	c.touched = append(c.touched, t)
+}
+
+func (c *Conn) takeFrame(f *frame.Frame) error {
+	if !c.isReady() && f.Kind != frame.KindHello && f.Kind != frame.KindUnknown {
+		if f.Kind == frame.KindGoAway && c.o.Dialer {
+			return c.takeGoAway(f.Body)
+		}
+		return c.broken("%s before Hello", f.Kind)
+	}
+	switch f.Kind {
+	case frame.KindHello:
+		if f.Call != 0 || c.isReady() {
+			return c.broken("a second Hello")
+		}
+		return c.takeHello(f.Body)
+	case frame.KindInvoke:
+		return c.takeInvoke(f)
+	case frame.KindData:
+		return c.takeData(f)
+	case frame.KindFailure:
+		return c.takeFailure(f)
+	case frame.KindCancel:
+		return c.takeCancel(f)
+	case frame.KindCredit:
+		return c.takeCredit(f)
+	case frame.KindGoAway:
+		return c.takeGoAway(f.Body)
+	case frame.KindStatus:
+		if c.o.OnStatus != nil {
+			c.o.OnStatus(f.Body)
+		}
+	case frame.KindPing:
+		c.mu.Lock()
+		if f.Ping.Ack {
+			c.pong(f.Ping.Nonce)
+		} else if len(c.ctrl) < packetTarget { // a flood of pings is not worth memory
+			c.ctrl = frame.AppendPing(c.ctrl, f.Ping.Nonce, true)
+		}
+		c.unlock()
+	case frame.KindUnknown: // from a later version: skipped
+	}
+	return nil
+}
+
+func (c *Conn) isReady() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ready
+}
+
+// owedForLink notes that a counted frame was taken off the carrier.
+func (c *Conn) owedForLink(size int) { c.linkOwed += int64(size) }
+
+// find returns the call of a frame. A nil call with a nil error is one that has
+// ended: the frame is dropped. c.mu is held.
+func (c *Conn) find(id uint64) (*call, error) {
+	if k := c.calls[id]; k != nil {
+		return k, nil
+	}
+	if c.used(id) {
+		c.stat.Dropped++
+		return nil, nil
+	}
+	return nil, c.broken("call %d was never started", id)
+}
+
+// used reports whether an id was given to a call by either end.
+func (c *Conn) used(id uint64) bool {
+	if id == 0 {
+		return false
+	}
+	if (id%2 == 1) == c.o.Dialer {
+		return id < c.nextID
+	}
+	return id <= c.lastID
+}
+
+func (c *Conn) takeInvoke(f *frame.Frame) error {
+	if c.o.Dialer && !c.o.Duplex {
+		return c.broken("the acceptor of this link may not call")
+	}
+	if (f.Call%2 == 1) == c.o.Dialer {
+		return c.broken("call id %d has the wrong parity", f.Call)
+	}
+	in := &f.Invoke
+	c.mu.Lock()
+	c.owedForLink(f.Size)
+	if f.Call <= c.lastID || f.Call == 0 {
+		last := c.lastID
+		c.unlock()
+		return c.broken("call id %d does not grow: the last was %d", f.Call, last)
+	}
+	c.lastID = f.Call
+	if c.refusing {
+		// Above last_call: the other end has been told, or will be.
+		c.unlock()
+		return nil
+	}
+	if c.inc >= 2*int(c.o.Hello.MaxCalls)+16 {
+		c.unlock()
+		return &CloseError{Code: CloseTryLater, Reason: "calls go on coming though refused: too many unanswered"}
+	}
+	k := c.newCall()
+	k.id, k.background = f.Call, in.Background
+	k.sendCredit = int64(in.ReplyCredit)
+	k.recvLeft = int64(c.o.Hello.CallCredit)
+	c.calls[k.id] = k
+	c.inc++
+	if in.TimeoutMicros > 0 {
+		k.deadline = c.now.Add(time.Duration(min(in.TimeoutMicros, uint64(maxTimeout/time.Microsecond))) * time.Microsecond)
+	}
+	var refusal *conduit.Error
+	switch {
+	case c.inc > int(c.o.Hello.MaxCalls):
+		refusal = &conduit.Error{
+			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Outcome: conduit.Refused, Op: c.o.Op,
+			Message: fmt.Sprintf("%d calls are under way on this link, its limit", c.o.Hello.MaxCalls),
+		}
+	case in.HasData && in.Data.HasTotal && in.Data.Total > uint64(c.o.Hello.MaxMessage):
+		refusal = tooLarge(int64(min(in.Data.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.Refused, Options{Op: c.o.Op})
+	case in.ReplyCredit < dataCost+1:
+		refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "a reply credit of %d bytes is too small", in.ReplyCredit)
+	case in.HasData:
+		k.recvLeft -= int64(len(in.Data.Bytes)) + dataCost
+		k.recvDone = in.Data.Last
+		if k.recvLeft < 0 {
+			refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "the Invoke's payload is above the call credit of %d bytes", c.o.Hello.CallCredit)
+		}
+	}
+	if refusal == nil && !k.recvDone {
+		refusal = c.takeRequestWindow(k)
+	}
+	r := k.ref()
+	if refusal != nil {
+		c.sendFailure(k, encodeFailure(refusal))
+		c.unlock()
+		return nil
+	}
+	deadline := k.deadline
+	c.unlock()
+
+	c.in.ref, c.in.Invoke, c.in.deadline, c.in.id = r, in, deadline, f.Call
+	if c.o.Handler == nil {
+		c.in.Refuse(conduit.Errorf(conduit.Unimplemented, conduit.ReasonServiceNotFound, conduit.Refused, "this end serves no calls"))
+	} else {
+		c.o.Handler.Handle(&c.in)
+	}
+	c.in.ref, c.in.Invoke = ref{}, nil
+	return nil
+}
+
+// maxTimeout bounds a deadline that travels, so that sums do not overflow.
+const maxTimeout = 365 * 24 * time.Hour
+
+// takeRequestWindow promises memory for a request that goes on. c.mu is held.
+func (c *Conn) takeRequestWindow(k *call) *conduit.Error {
+	n := int64(c.o.Hello.CallCredit)
+	if c.windows+n <= c.o.LinkMemory && c.memory.takeWindow(n, n) == n {
+		c.windows += n
+		k.window = n
+		return nil
+	}
+	return &conduit.Error{
+		Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
+		Message: "no memory is left on this link for a request that goes on",
+	}
+}
+
+func (c *Conn) takeData(f *frame.Frame) error {
+	d := &f.Data
+	c.mu.Lock()
+	c.owedForLink(f.Size)
+	k, err := c.find(f.Call)
+	if k == nil {
+		c.unlock()
+		return err
+	}
+	if k.recvDone || k.cancelled && k.ours && k.owner == nil {
+		c.stat.Dropped++
+		c.unlock()
+		return nil
+	}
+	k.recvLeft -= int64(len(d.Bytes)) + dataCost
+	if k.recvLeft < 0 {
+		c.violated(k, "more data than call credit allows")
+		c.unlock()
+		return nil
+	}
+	if d.Last {
+		k.recvDone = true
+	}
+	if k.in != nil { // a local call
+		r, in, open := k.ref(), k.in, &k.open
+		if fault := c.assemble(r, k, in, open, d); fault != nil {
+			if k := r.get(); k != nil {
+				c.faulted(k, fault)
+			}
+			c.unlock()
+			return nil
+		}
+		if d.Last {
+			if k.ours {
+				c.ended(k, nil, nil)
+			} else {
+				in.end(nil)
+			}
+		}
+		c.unlock()
+		return nil
+	}
+	if k.peer.k == nil { // decided and refused, or being decided
+		c.stat.Dropped++
+		c.unlock()
+		return nil
+	}
+	// Spliced.
+	if d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage) {
+		c.faulted(k, tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, Options{Op: c.o.Op}))
+		c.unlock()
+		return nil
+	}
+	from, to, ended := k.ref(), k.peer, d.Last && k.ours
+	if ended {
+		c.ended(k, nil, nil)
+		from = ref{}
+	}
+	c.unlock()
+	if n := to.k.conn.forward(to, d, from); n > 0 && !ended {
+		c.mu.Lock()
+		if k := from.get(); k != nil && !k.recvDone {
+			k.recvOwed += n
+			if k.recvOwed >= k.windowSize()/2 {
+				c.owe(k)
+			}
+		}
+		c.unlock()
+	}
+	c.touch(to.k.conn)
+	return nil
+}
+
+// forward passes a Data on to the other half of a splice. It returns the call
+// credit to give back at once; the rest is given back when it is written.
+func (c *Conn) forward(to ref, d *frame.Data, from ref) (credit int64) {
+	c.mu.Lock()
+	defer c.unlock()
+	k := to.get()
+	if k == nil || k.sendEnded {
+		return int64(len(d.Bytes)) + dataCost
+	}
+	if d.HasTotal && d.Total > uint64(c.theirs.MaxMessage) {
+		c.oversized(k, int64(min(d.Total, 1<<62)))
+		return 0
+	}
+	if c.sendData(k, d, true, from, nil) {
+		return int64(len(d.Bytes)) + dataCost
+	}
+	return 0
+}
+
+// violated ends a call whose other end broke the rules of that call alone.
+// c.mu is held.
+func (c *Conn) violated(k *call, what string) {
+	c.faulted(k, &conduit.Error{
+		Code: conduit.Internal, Reason: conduit.ReasonProtocol, Outcome: conduit.OutcomeUnknown, Op: c.o.Op, Peer: c.o.Peer.Name,
+		Message: "the other end broke the protocol of this call: " + what,
+	})
+}
+
+// faulted ends a call from this end with an error, both ways. c.mu is held.
+func (c *Conn) faulted(k *call, err *conduit.Error) {
+	if k.ours {
+		c.tellCancel(k, err.Reason)
+		c.ended(k, err, nil)
+		return
+	}
+	if k.server != nil {
+		k.server.cancel(err)
+	}
+	if k.in != nil {
+		k.in.end(err)
+	}
+	if k.peer.k != nil {
+		c.later(effect{kind: effectCancel, to: k.peer, reason: err.Reason})
+	}
+	k.recvDone = true
+	k.dropQueue()
+	k.sendEnded = false
+	c.sendFailure(k, encodeFailure(err))
+}
+
+func (c *Conn) takeFailure(f *frame.Frame) error {
+	c.mu.Lock()
+	defer c.unlock()
+	c.owedForLink(f.Size)
+	k, err := c.find(f.Call)
+	if k == nil {
+		return err
+	}
+	if !k.ours {
+		return c.broken("a Failure for call %d, which the other end made itself", f.Call)
+	}
+	if k.in == nil && k.peer.k == nil {
+		return nil
+	}
+	e := decodeFailure(f.Body, c.o.Peer.Name)
+	var body []byte
+	if k.peer.k != nil {
+		body = append([]byte(nil), f.Body...)
+	}
+	c.ended(k, e, body)
+	return nil
+}
+
+func (c *Conn) takeCancel(f *frame.Frame) error {
+	c.mu.Lock()
+	k, err := c.find(f.Call)
+	if k == nil {
+		c.unlock()
+		return err
+	}
+	if k.ours {
+		c.unlock()
+		return c.broken("a Cancel for call %d, which the other end serves", f.Call)
+	}
+	r, cause := k.ref(), causeOf(string(f.Reason))
+	c.unlock()
+	c.cancelServed(r, cause)
+	return nil
+}
+
+// cancelServed cancels a call that this end serves: its handler sees the cause,
+// what is queued of its answer is dropped, and one Failure ends it.
+func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
+	c.mu.Lock()
+	defer c.unlock()
+	k := r.get()
+	if k == nil || k.cancelled || k.sendEnded && k.server == nil && k.peer.k == nil {
+		return
+	}
+	k.cancelled = true
+	if k.server != nil {
+		if !k.sendEnded { // else the whole answer waits to be written: it wins
+			k.dropQueue()
+		}
+		k.server.cancel(cause)
+		if k.in != nil {
+			k.in.end(cause)
+		}
+		return
+	}
+	if k.peer.k != nil {
+		c.later(effect{kind: effectCancel, to: k.peer, reason: cause.Reason})
+	}
+}
+
+// cancelCall cancels the half of a splice that this link's other end serves.
+// The half goes on until that end is done with the call.
+func (c *Conn) cancelCall(r ref, reason string) {
+	c.mu.Lock()
+	if k := r.get(); k != nil && k.ours {
+		if unwritten := k.id == 0; unwritten {
+			cause := causeOf(reason)
+			cause.Outcome, cause.Op = conduit.Refused, c.o.Op
+			k.dropQueue()
+			c.ended(k, cause, nil)
+		} else {
+			k.dropQueue()
+			k.sendEnded = true
+			c.tellCancel(k, reason)
+		}
+	}
+	c.unlock()
+	c.flush()
+}
+
+func (c *Conn) takeCredit(f *frame.Frame) error {
+	const most = int64(1) << 40
+	c.mu.Lock()
+	defer c.unlock()
+	if f.Call == 0 {
+		n := int64(min(f.Credit, uint64(most)))
+		c.linkCredit += n
+		c.unreturned = max(0, c.unreturned-n)
+		c.blocked = false
+		if f.Credit > uint64(most) || c.linkCredit > most {
+			return c.broken("link credit overflow")
+		}
+		return nil
+	}
+	k, err := c.find(f.Call)
+	if k == nil {
+		return err
+	}
+	if f.Credit > uint64(most) || k.sendCredit+int64(f.Credit) > most {
+		c.violated(k, "call credit overflow")
+		return nil
+	}
+	k.sendCredit += int64(f.Credit)
+	if k.list == nil {
+		c.enlist(k)
+	}
+	return nil
+}

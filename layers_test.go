@@ -1,0 +1,334 @@
+package conduit_test
+
+import (
+	"errors"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/elemental-conduit/conduit"
+
+// A layer says what the Go files of one folder may import. Test files may import
+// what they like.
+type layer struct {
+	// why the folder exists, and why it needs what it may import.
+	why string
+	// local lists folders of this module, "." being its root.
+	local []string
+	// third lists third-party modules, or packages of them.
+	third []string
+	// planned marks a folder that has no Go file yet.
+	planned bool
+}
+
+const (
+	backoff  = "github.com/cenkalti/backoff/v5"
+	bbolt    = "go.etcd.io/bbolt"
+	etcd     = "go.etcd.io/etcd/client/v3"
+	grpc     = "google.golang.org/grpc"
+	hclog    = "github.com/hashicorp/go-hclog"
+	protobuf = "google.golang.org/protobuf"
+	sync     = "golang.org/x/sync"
+	sys      = "golang.org/x/sys"
+	yaml     = "go.yaml.in/yaml/v4"
+)
+
+// layers is the map of ARCHITECTURE.md, in the order in which one may read the
+// packages: each imports from above itself only. A folder that is missing here
+// fails the test, so the map stays whole; to add one, say why it exists.
+var layers = map[string]layer{
+	// Vocabulary: values and pure functions.
+	"address": {
+		why: "names of instances, deployments, elements and services: values without state",
+	},
+	".": {
+		why:   "what a call is, for everyone: errors, outcomes, Invoker, Call and Stream; may carry proto messages",
+		local: []string{"address"},
+		third: []string{protobuf},
+	},
+	"proto/conduit/v1": {
+		why:   "generated: the wire and the built-in services",
+		third: []string{protobuf, grpc},
+	},
+	"internal/frame": {
+		why:   "bytes to frames and back, by protowire on the hot path",
+		local: []string{"proto/conduit/v1"},
+		third: []string{protobuf},
+	},
+
+	// The engine, and what carries it.
+	"internal/link": {
+		why:   "the multiplexer: calls over any carrier, so it knows neither WebSocket nor gRPC; Hello and Failure are proto messages, off the hot path",
+		local: []string{".", "address", "internal/frame", "proto/conduit/v1"},
+		third: []string{protobuf},
+	},
+	"transport": {
+		why:   "calls between processes; alone in knowing WebSocket. Who may call is a func that it is given, what is called a Handler",
+		local: []string{".", "address", "internal/frame", "internal/link"},
+		third: []string{"github.com/gorilla/websocket", sync, hclog, backoff},
+	},
+	"internal/pluginlink": {
+		why:   "host to plugin, both ends; alone in knowing go-plugin",
+		local: []string{".", "internal/frame", "internal/link", "proto/conduit/v1"},
+		third: []string{"github.com/hashicorp/go-plugin", hclog, grpc, protobuf, sys},
+	},
+
+	// Who is there, who asks, and what room there is.
+	"budget": {
+		why: "the units of an instance and the claims on them: counting, nothing else",
+	},
+	"discovery": {
+		why: "which hosts exist: network addresses, not instances",
+	},
+	"auth": {
+		why:   "who is calling: users, sessions, levels; it speaks of principals, not of links",
+		local: []string{".", "address", "internal/frame"},
+	},
+	"auth/boltstore": {
+		why:     "users and sessions in a file that the instances of one machine share",
+		local:   []string{".", "address", "auth"},
+		third:   []string{bbolt},
+		planned: true,
+	},
+	"auth/etcdstore": {
+		why:     "users and sessions of a cluster",
+		local:   []string{".", "address", "auth"},
+		third:   []string{etcd, grpc},
+		planned: true,
+	},
+	"registry": {
+		why:     "which peers are alive, what they host and have room for; it dials through an interface of its own, so it does not know transport",
+		local:   []string{".", "address", "budget", "discovery", "internal/frame", "proto/conduit/v1"},
+		third:   []string{hclog, protobuf, sync, backoff},
+		planned: true,
+	},
+	"locator": {
+		why:     "from an address to something callable: local, picked, rerouted or gathered",
+		local:   []string{".", "address", "registry", "internal/frame"},
+		third:   []string{sync},
+		planned: true,
+	},
+
+	// Authors and clients.
+	"pluginapi": {
+		why:   "what an author imports: whatever stands here, every plugin compiles in",
+		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		third: []string{protobuf},
+	},
+	"pluginapi/plugintest": {
+		why:   "an author's tests: the real engine in process, and the conformance check for binaries",
+		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "pluginapi", "proto/conduit/v1"},
+		third: []string{hclog},
+	},
+	"client": {
+		why:   "what a Go program outside of the cluster imports",
+		local: []string{".", "address", "discovery", "locator", "transport"},
+	},
+
+	// An instance.
+	"host": {
+		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
+		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		third: []string{hclog, protobuf, sys, yaml},
+	},
+	"gateway": {
+		why:     "the outward door over HTTP: it calls as any client does and sees no plugin",
+		local:   []string{".", "address", "auth", "locator"},
+		third:   []string{hclog},
+		planned: true,
+	},
+	"internal/config": {
+		why:   "the table of configuration keys, and where each value came from; it knows names and types, not what they configure",
+		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/agnivade/levenshtein", "github.com/dustin/go-humanize"},
+	},
+	"internal/ops": {
+		why: "health and profiling for the operator's own tools, from funcs that it is given",
+	},
+	"cmd/conduit-host": {
+		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
+		local: []string{
+			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
+			"internal/config", "internal/frame", "internal/link", "internal/ops", "internal/pluginlink", "locator", "proto/conduit/v1",
+			"registry", "transport",
+		},
+		third: []string{
+			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/knadh/koanf", yaml,
+			"github.com/dustin/go-humanize", hclog, protobuf, sync, sys,
+		},
+	},
+
+	// Elements that ship with it: authors like any other, so no package of ours
+	// but those that an author may import.
+	"plugins/echo": {
+		why:   "the element to try things with, and the example for authors",
+		local: []string{".", "pluginapi"},
+	},
+	"plugins/txpersist": {
+		why:     "resources in transactions",
+		local:   []string{".", "address", "pluginapi"},
+		third:   []string{bbolt},
+		planned: true,
+	},
+
+	"integration": {
+		why: "whole processes, black box: test files only",
+	},
+}
+
+// walls are the separations that a plain reading of the map could miss: no chain of
+// permitted imports may lead from a folder to what is walled off from it.
+var walls = []struct {
+	from, why string
+	off       []string
+}{
+	{
+		from: "pluginapi", why: "an author's binary holds no host and no cluster",
+		off: []string{"host", "transport", "auth", "budget", "discovery", "registry", "locator", "gateway", "github.com/gorilla/websocket", bbolt},
+	},
+	{
+		from: "client", why: "a program outside runs no plugins",
+		off: []string{"host", "pluginapi", "internal/pluginlink", "auth", "gateway", "github.com/hashicorp/go-plugin", bbolt},
+	},
+	{
+		from: "transport", why: "it is given a Handler and a func that authenticates",
+		off: []string{"host", "registry", "auth", "discovery", "locator"},
+	},
+	{
+		from: "host", why: "it dispatches what reaches it, and knows of no other instance",
+		off: []string{"transport", "registry", "discovery", "locator", "gateway"},
+	},
+	{
+		from: "registry", why: "it dials through an interface",
+		off: []string{"transport", "host"},
+	},
+}
+
+// TestLayers reads the files itself rather than ask "go list": the test cache
+// tracks the files that a test opens, but not those that a subprocess does.
+func TestLayers(t *testing.T) {
+	seen := map[string]bool{} // folders with a Go file
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return skip(file)
+		}
+		if !strings.HasSuffix(file, ".go") {
+			return nil
+		}
+		dir := filepath.ToSlash(filepath.Dir(file))
+		row, ok := layers[dir]
+		if !ok && !seen[dir] {
+			t.Errorf("folder %q is not on the map in layers_test.go: add a row that says why it exists and what it may import", dir)
+		}
+		seen[dir] = true
+		if !ok || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range f.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			if !row.allows(imp) {
+				t.Errorf("%s imports %s, which the row %q of layers_test.go does not name\n\t%s: %s", file, imp, dir, dir, row.why)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for dir, row := range layers {
+		switch {
+		case !seen[dir] && !row.planned:
+			t.Errorf("layers_test.go has a row for %q, which holds no Go file: remove the row, or mark it as planned", dir)
+		case seen[dir] && row.planned:
+			t.Errorf("folder %q has come to be: remove the mark \"planned\" from its row in layers_test.go", dir)
+		}
+		if row.why == "" {
+			t.Errorf("the row %q of layers_test.go does not say why", dir)
+		}
+		for _, local := range row.local {
+			if _, ok := layers[local]; !ok {
+				t.Errorf("the row %q of layers_test.go names %q, which has no row", dir, local)
+			}
+		}
+	}
+}
+
+func TestWalls(t *testing.T) {
+	for _, wall := range walls {
+		for _, off := range wall.off {
+			if chain := permitted(wall.from, off); chain != nil {
+				t.Errorf("the map lets %s reach %s: %s\n\tyet %s", wall.from, off, strings.Join(chain, " -> "), wall.why)
+			}
+		}
+	}
+}
+
+// skip says which folders are none of this module's: hidden ones, test data, and
+// modules of their own.
+func skip(dir string) error {
+	name := filepath.Base(dir)
+	if dir == "." {
+		return nil
+	}
+	if name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
+		return fs.SkipDir
+	}
+	switch _, err := os.Stat(filepath.Join(dir, "go.mod")); {
+	case err == nil:
+		return fs.SkipDir
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	default:
+		return err
+	}
+}
+
+// allows says whether a file of the layer may import imp. The standard library is
+// free to all.
+func (l layer) allows(imp string) bool {
+	if imp == module || strings.HasPrefix(imp, module+"/") {
+		return slices.Contains(l.local, path.Clean("./"+strings.TrimPrefix(imp, module)))
+	}
+	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
+		return true
+	}
+	return slices.ContainsFunc(l.third, func(m string) bool { return imp == m || strings.HasPrefix(imp, m+"/") })
+}
+
+// permitted returns a shortest chain of imports by which the map lets from reach to,
+// both included, or nil if there is none.
+func permitted(from, to string) []string {
+	visited := map[string]bool{from: true}
+	for chains := [][]string{{from}}; len(chains) > 0; chains = chains[1:] {
+		chain := chains[0]
+		row := layers[chain[len(chain)-1]]
+		if slices.Contains(row.local, to) || slices.Contains(row.third, to) {
+			return append(chain, to)
+		}
+		for _, next := range row.local {
+			if !visited[next] {
+				visited[next] = true
+				chains = append(chains, append(slices.Clone(chain), next))
+			}
+		}
+	}
+	return nil
+}
