@@ -195,12 +195,11 @@ func (d *DuplexCall[Up, Down]) Send(v Up) error {
 	if err != nil {
 		return d.c.name(AsError(err, NotSent))
 	}
-	switch err := d.c.x.Send(d.ctx, data); {
-	case err == nil || err == io.EOF:
-		return err
-	default:
-		return d.c.name(AsError(err, NotSent))
+	err = d.c.x.Send(d.ctx, data)
+	if err != nil && err != io.EOF {
+		err = d.c.name(AsError(err, NotSent))
 	}
+	return err
 }
 
 // CloseSend says that no more messages go up.

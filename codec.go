@@ -198,7 +198,7 @@ func decodeProto(ct string, data []byte, v any, t reflect.Type) error {
 		return fmt.Errorf("%s does not say which message to make; name a generated type", t)
 	}
 	fresh := reflect.New(t.Elem())
-	msg, ok := fresh.Interface().(proto.Message)
+	msg, ok := reflect.TypeAssert[proto.Message](fresh)
 	if !ok {
 		return fmt.Errorf("%s is not a proto.Message", t)
 	}
@@ -291,8 +291,7 @@ func checkJSON(t reflect.Type, above []reflect.Type) error {
 		}
 		return checkJSON(t.Elem(), above)
 	case reflect.Struct:
-		for i := range t.NumField() {
-			field := t.Field(i)
+		for field := range t.Fields() {
 			if tag := field.Tag.Get("json"); tag == "-" || !field.IsExported() && !field.Anonymous {
 				continue
 			}
@@ -318,7 +317,7 @@ func TypeName(t reflect.Type) string {
 	case t == typeMessage:
 		return "any"
 	case t.Kind() == reflect.Pointer && t.Implements(typeProto):
-		if m, ok := reflect.Zero(t).Interface().(proto.Message); ok {
+		if m, ok := reflect.TypeAssert[proto.Message](reflect.Zero(t)); ok {
 			return string(m.ProtoReflect().Descriptor().FullName())
 		}
 	}

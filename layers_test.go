@@ -83,7 +83,8 @@ var layers = map[string]layer{
 
 	// Who is there, who asks, and what room there is.
 	"budget": {
-		why: "the units of an instance and the claims on them: counting, nothing else",
+		why:     "the units of an instance and the claims on them: counting, nothing else",
+		planned: true,
 	},
 	"discovery": {
 		why: "which hosts exist: network addresses, not instances",
@@ -137,7 +138,7 @@ var layers = map[string]layer{
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
 		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
-		third: []string{hclog, protobuf, sys, yaml},
+		third: []string{hclog, protobuf, sys, yaml, backoff}, // backoff: between restarts
 	},
 	"gateway": {
 		why:     "the outward door over HTTP: it calls as any client does and sees no plugin",

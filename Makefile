@@ -1,0 +1,111 @@
+# Elemental Conduit. `make` alone explains itself.
+#
+# Everything here needs Go and a POSIX shell. Tools are built from source at a
+# pinned version into .tools/; the only thing taken from the system is protoc,
+# and only for `make generate` and `make check-generate`.
+
+GO    ?= go
+BIN   := bin
+TOOLS := $(CURDIR)/.tools
+
+GOLANGCI_VERSION := v2.15.0
+# The version is part of the file's name, so that a new pin builds a new tool.
+GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+
+# What a build says about itself. A tree without git (an unpacked archive) is "dev".
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS ?= -X main.version=$(VERSION)
+
+# A run that hangs is ended with a stack dump well before a person would give up.
+TEST_TIMEOUT ?= 5m
+RACE_TIMEOUT ?= 10m
+# More flags for go test, as in: make test TESTFLAGS='-run TestDrain -v'
+TESTFLAGS ?=
+# Packages of `make test`, `make cover` and `make fuzz`.
+PKGS ?= ./...
+# Everything but the black-box tests, which spend their time in other processes
+# that the race detector does not see.
+RACE_PKGS ?= $(shell $(GO) list ./... | grep -v '/integration$$')
+# Time for each fuzz target; a count such as 5000x works, too.
+FUZZTIME ?= 10s
+# Which benchmarks, in which packages, and what to hand to the program in benchmarks/.
+BENCH           ?= .
+BENCH_PKGS      ?= ./...
+BENCHFLAGS      ?= -benchmem
+BENCHMARKS_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo build test race fuzz bench lint fmt check-fmt check-mod generate check-generate cover clean ci
+
+help: ## List what can be made
+	@printf 'usage: make TARGET\n\n'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-17s %s\n", $$1, $$2 }'
+
+demo: build ## See it work: hosts, elements and calls on this machine
+	@bash scripts/demo.sh
+
+# Go decides what is up to date, so these are never files to make.
+build: ## Build bin/conduit-host and bin/echo
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/conduit-host ./cmd/conduit-host
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/echo ./plugins/echo
+
+test: ## Run all tests (TESTFLAGS='-run Name -v' for some)
+	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKGS)
+
+race: ## Run the tests under the race detector (RACE_PKGS)
+	CGO_ENABLED=1 $(GO) test -race -timeout $(RACE_TIMEOUT) $(TESTFLAGS) $(RACE_PKGS)
+
+fuzz: ## Run each fuzz target for FUZZTIME (10s)
+	@GO='$(GO)' bash scripts/fuzz.sh $(FUZZTIME) $(PKGS)
+
+bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
+	$(GO) test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) $(BENCH_PKGS)
+	@if [ -f benchmarks/go.mod ]; then \
+		echo 'cd benchmarks && $(GO) run . $(BENCHMARKS_ARGS)'; \
+		cd benchmarks && $(GO) run . $(BENCHMARKS_ARGS); \
+	fi
+
+lint: $(GOLANGCI) ## Report what the linters find
+	$(GO) vet ./...
+	$(GOLANGCI) run ./...
+
+fmt: $(GOLANGCI) ## Format the Go files and group their imports
+	$(GOLANGCI) fmt ./...
+
+check-fmt: ## Fail if a Go file is not formatted
+	@files=$$(find . -name '*.go' ! -path './.*/*' -exec gofmt -l {} +) || exit 1; \
+	if [ -n "$$files" ]; then echo 'not formatted (make fmt mends it):' >&2; echo "$$files" >&2; exit 1; fi
+
+check-mod: ## Fail if go.mod is not tidy or a module is not what go.sum says
+	$(GO) mod verify
+	$(GO) mod tidy -diff
+
+generate: $(TOOLS)/protoc-gen-go ## Write the code of proto/ anew
+	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh
+
+check-generate: $(TOOLS)/protoc-gen-go ## Fail if the code of proto/ is not what its definitions say
+	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh --check
+
+cover: ## Write coverage.html and print the total
+	$(GO) test -timeout $(TEST_TIMEOUT) -coverpkg=./... -coverprofile=coverage.out $(TESTFLAGS) $(PKGS)
+	$(GO) tool cover -html=coverage.out -o coverage.html
+	$(GO) tool cover -func=coverage.out | tail -n 1
+
+ci: ## Do all that the continuous integration does
+	bash .ci/run
+
+clean: ## Remove what was built, but not the tools
+	rm -rf $(BIN) .demo coverage.out coverage.html
+
+# Three minutes on two cores, once for each version.
+$(GOLANGCI):
+	@echo 'building golangci-lint $(GOLANGCI_VERSION); this takes some minutes, once'
+	@mkdir -p $(TOOLS)
+	GOBIN='$(TOOLS)' $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(TOOLS)/golangci-lint $@
+
+$(TOOLS)/protoc-gen-go: tools.mod tools.sum
+	@mkdir -p $(TOOLS)
+	$(GO) build -modfile=tools.mod -o $(TOOLS)/ tool
+	@touch $@

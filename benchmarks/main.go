@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are what the command line says.
+type options struct {
+	rounds   int
+	window   time.Duration
+	warm     time.Duration
+	limit    time.Duration
+	sizes    []int
+	inFlight []int
+	systems  []string
+	procs    int
+	write    bool
+	docs     string
+	profile  bool
+	args     string // the command line, if it is not the usual one
+}
+
+func main() {
+	// Children are told to end when the thread that started them does
+	// (exec_linux.go), so that thread must live as long as the process.
+	runtime.LockOSThread()
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) > 1 && args[0] == "-role" {
+		if err := play(args[1], args[2:], stdin, stdout); err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", args[1], err)
+			return 1
+		}
+		return 0
+	}
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("it took longer than -limit %v", o.limit))
+	defer cancel()
+	do := bench
+	if o.profile {
+		do = profile
+	}
+	if err := do(ctx, o, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "error:", err)
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.IntVar(&o.rounds, "rounds", 5, "`windows` of each system in each cell, at least 3")
+	fs.DurationVar(&o.window, "window", 400*time.Millisecond, "how long a window is measured")
+	fs.DurationVar(&o.warm, "warm", 150*time.Millisecond, "how long the load runs before each window")
+	fs.DurationVar(&o.limit, "limit", 4*time.Minute, "after which all is stopped, whatever it does")
+	fs.IntVar(&o.procs, "procs", runtime.GOMAXPROCS(0), "GOMAXPROCS of every process")
+	fs.BoolVar(&o.write, "write", false, "write the tables into the file of -docs, between its markers")
+	fs.StringVar(&o.docs, "docs", "../docs/performance.md", "the `file` of -write")
+	fs.BoolVar(&o.profile, "profile", false, "instead of measuring, profile caller, host and plugin at 32 B, 64 in flight, into *.prof here")
+	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
+	inFlight := fs.String("inflight", "1,64", "calls under way at once")
+	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	err := errors.Join(
+		numbers("sizes", *sizes, 2*stamp, &o.sizes),
+		numbers("inflight", *inFlight, 1, &o.inFlight),
+	)
+	o.systems = strings.Split(*systems, ",")
+	if len(args) > 0 && !slices.Equal(args, []string{"-write"}) {
+		o.args = "cd benchmarks && go run . " + strings.Join(args, " ")
+	}
+	for _, name := range o.systems {
+		if !slices.Contains(systemNames(), name) {
+			err = errors.Join(err, fmt.Errorf("-systems: there is no %q; there are %s", name, strings.Join(systemNames(), ", ")))
+		}
+	}
+	if o.rounds < 3 {
+		err = errors.Join(err, errors.New("-rounds: a median of fewer than 3 says nothing"))
+	}
+	if fs.NArg() > 0 {
+		err = errors.Join(err, fmt.Errorf("there are only flags, not %q", fs.Args()))
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+	}
+	return o, err
+}
+
+// numbers reads a list such as "1,64".
+func numbers(name, text string, least int, into *[]int) error {
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil || n < least {
+			return fmt.Errorf("-%s: %q is not a number from %d up", name, one, least)
+		}
+		*into = append(*into, n)
+	}
+	return nil
+}
+
+// play is the life of a process that this program started from itself: it does its
+// part until its standard input ends, which it does when its parent does.
+func play(role string, args []string, stdin io.Reader, stdout io.Writer) error {
+	part, ok := roles()[role]
+	if !ok {
+		return errors.New("there is no such role")
+	}
+	return part(args, stdin, stdout)
+}
+
+// roles are the parts that a process of this program can play. The first line that
+// a part writes says that it is ready, and where.
+func roles() map[string]func(args []string, stdin io.Reader, stdout io.Writer) error {
+	return map[string]func([]string, io.Reader, io.Writer) error{
+		"caller":         playCaller,
+		"nats-server":    playNATSServer,
+		"nats-responder": playNATSResponder,
+		"floor-relay":    playRelay,
+		"floor-echo":     playEcho,
+	}
+}

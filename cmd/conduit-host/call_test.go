@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/transport"
+)
+
+const deadline = 20 * time.Second
+
+// peer is a cluster endpoint that does what a test says.
+type peer struct {
+	url      string
+	sessions chan string
+	started  chan struct{} // a call of Wait is being served
+	ended    chan error    // and this is how it ended
+}
+
+func (p *peer) Handle(in *link.Incoming) {
+	method := string(in.Invoke.Method)
+	in.Serve(func(ctx context.Context, s *link.ServerCall) error {
+		switch method {
+		case "Wait":
+			p.started <- struct{}{}
+			<-ctx.Done()
+			p.ended <- context.Cause(ctx)
+			return conduit.FromContext(ctx, conduit.Executed)
+		case "Endless":
+			for {
+				if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(`"again"`)}); err != nil {
+					p.ended <- err
+					return err
+				}
+			}
+		default:
+			return conduit.Errorf(conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused, "no such method")
+		}
+	})
+}
+
+func startPeer(t *testing.T) *peer {
+	t.Helper()
+	p := &peer{sessions: make(chan string, 8), started: make(chan struct{}, 8), ended: make(chan error, 8)}
+	s := transport.NewServer(transport.ServerOptions{
+		Handler: p,
+		Authenticate: func(r *http.Request) (link.Peer, error) {
+			p.sessions <- r.Header.Get("Authorization")
+			return link.Peer{Name: "client", Level: conduit.Superuser}, nil
+		},
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.HTTPServer(s)
+	go func() { _ = h.Serve(l) }()
+	t.Cleanup(func() {
+		_ = h.Close()
+		_ = s.Close()
+	})
+	p.url = "ws://" + l.Addr().String()
+	return p
+}
+
+// program is the program as a process of its own.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), beHost+"=1", "XDG_RUNTIME_DIR=")
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+func wait[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(deadline):
+		t.Fatalf("%s has not come", what)
+		panic("unreachable")
+	}
+}
+
+const echoAddress = "*://echo/echo/conduit.example.Echo"
+
+// Ctrl-C cancels the call at the other end, and says so by the exit status.
+func TestCallInterrupted(t *testing.T) {
+	p := startPeer(t)
+	cmd := program(t, "call", echoAddress, "Wait", "--peer", p.url)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, p.started, "the call")
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, p.ended, "the end of the call")
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+		t.Errorf("exit %d, want %d; stderr: %s", got, exitInterrupted, &stderr)
+	}
+	if !strings.HasPrefix(stderr.String(), "error: the call was cancelled (reason=canceled outcome=") {
+		t.Errorf("stderr: %s", &stderr)
+	}
+}
+
+// A reader that has seen enough ends the call, quietly.
+func TestCallClosedPipe(t *testing.T) {
+	p := startPeer(t)
+	cmd := program(t, "call", echoAddress, "Endless", "--peer", p.url)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, len("\"again\"\n"))
+	if _, err := io.ReadFull(stdout, first); err != nil || string(first) != "\"again\"\n" {
+		t.Errorf("first line %q, %v", first, err)
+	}
+	_ = stdout.Close()
+	wait(t, p.ended, "the end of the call")
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitDone || stderr.String() != "" {
+		t.Errorf("exit %d, stderr: %s", got, &stderr)
+	}
+}
+
+// inProcess runs a command line in this process.
+func inProcess(t *testing.T, environ []string, stdin string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	a := &app{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, environ: environ, dial: dialPeers}
+	return a.run(args), out.String(), errs.String()
+}
+
+func TestCallTimeout(t *testing.T) {
+	p := startPeer(t)
+	status, _, stderr := inProcess(t, nil, "", "call", echoAddress, "Wait", "--peer", p.url, "--timeout", "50ms")
+	if status != exitDeadline || !strings.Contains(stderr, "(reason=deadline_exceeded outcome=unknown") {
+		t.Errorf("exit %d: %s", status, stderr)
+	}
+	wait(t, p.ended, "the end of the call")
+}
+
+func TestCallNotFound(t *testing.T) {
+	p := startPeer(t)
+	status, stdout, stderr := inProcess(t, nil, "", "call", echoAddress, "Nope", "--peer", p.url, "-o", "json")
+	if status != exitUnavailable || stdout != "" || !strings.Contains(stderr, `"reason":"method_not_found"`) {
+		t.Errorf("exit %d: %s", status, stderr)
+	}
+}
+
+// The secret reaches the peer from each place, and nobody else.
+func TestCallSession(t *testing.T) {
+	p := startPeer(t)
+	file := t.TempDir() + "/secret"
+	if err := os.WriteFile(file, []byte("CANARY\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		environ []string
+		stdin   string
+		args    []string
+	}{
+		"flag":        {args: []string{"--session", "CANARY"}},
+		"file":        {args: []string{"--session", "@" + file}},
+		"stdin":       {args: []string{"--session", "-"}, stdin: "CANARY\n"},
+		"environment": {environ: []string{"CONDUIT_CFG_SESSION=CANARY"}},
+		"flag wins":   {environ: []string{"CONDUIT_CFG_SESSION=other"}, args: []string{"--session", "CANARY"}},
+	} {
+		args := append([]string{"call", echoAddress, "Nope", "--peer", p.url}, tc.args...)
+		_, stdout, stderr := inProcess(t, tc.environ, tc.stdin, args...)
+		if got := wait(t, p.sessions, "the link"); got != "Bearer CANARY" {
+			t.Errorf("%s: the peer got %q", name, got)
+		}
+		if strings.Contains(stdout+stderr, "CANARY") {
+			t.Errorf("%s: the secret is printed: %s%s", name, stdout, stderr)
+		}
+	}
+}

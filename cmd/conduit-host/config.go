@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/elemental-conduit/conduit/internal/config"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "Checks and explains the configuration that serve would have",
+		Example: "  conduit-host config check --config conduit.yaml\n  conduit-host config explain drain.timeout",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    group,
+	}
+	cmd.AddCommand(a.configCheck(), a.configExplain())
+	return cmd
+}
+
+func (a *app) configCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "check",
+		Short:   "Says what is wrong with the configuration",
+		Long:    "Says what is wrong with the configuration: it takes what serve takes, opens nothing, and exits 2 if\nserve would.",
+		Example: "  conduit-host config check --config conduit.yaml",
+		Args:    takes(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			c, err := a.loadConfig()
+			if err != nil {
+				return err
+			}
+			v := struct {
+				OK       bool     `json:"ok"`
+				Warnings []string `json:"warnings,omitempty"`
+			}{true, c.Warnings}
+			return a.print(v, func(w io.Writer) { fmt.Fprintln(w, "ok") })
+		},
+	}
+	a.addKeyFlags(cmd, everyKey)
+	return cmd
+}
+
+// explanation is one value and where it came from.
+type explanation struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+	Where  string `json:"where,omitempty"`
+	Later  bool   `json:"later,omitempty"`
+}
+
+func (a *app) configExplain() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain [KEY...]",
+		Short: "Shows each value with the place that it came from",
+		Long: "Shows each value, or those of the keys named, with the place that it came from. A value that cannot be\n" +
+			"understood is left out and reported; then the exit status is 2.",
+		Example: "  conduit-host config explain --config conduit.yaml\n  conduit-host config explain drain.timeout cluster.listen -o json",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    func(_ *cobra.Command, keys []string) error { return a.explainConfig(keys) },
+	}
+	a.addKeyFlags(cmd, everyKey)
+	return cmd
+}
+
+func (a *app) explainConfig(wanted []string) error {
+	for _, name := range wanted {
+		if !isKey(name) {
+			return usagef("%q is not a key%s", name, config.SuggestKey(name))
+		}
+	}
+	c, problems := a.loadConfig()
+	if len(wanted) > 0 {
+		problems = only(problems, wanted...)
+	}
+	rows := []explanation{}
+	for _, v := range c.Values() {
+		if len(wanted) > 0 && !slices.Contains(wanted, v.Key.Name) {
+			continue
+		}
+		rows = append(rows, explanation{Key: v.Key.Name, Value: v.Text, Source: v.Layer.String(), Where: v.Where, Later: v.Key.Later})
+	}
+	err := a.print(rows, func(w io.Writer) {
+		fmt.Fprintln(w, "KEY\tVALUE\tSOURCE")
+		for _, r := range rows {
+			source := r.Source
+			if r.Where != "" {
+				source += " " + r.Where
+			}
+			if r.Later {
+				source += " (not in this version)"
+			}
+			value := r.Value
+			if value == "" {
+				value = "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", r.Key, printable(value), printable(source))
+		}
+	})
+	return errors.Join(err, problems)
+}
+
+func isKey(name string) bool {
+	return slices.ContainsFunc(config.Keys(), func(k config.Key) bool { return k.Name == name })
+}
+
+// only drops the problems of keys that a command has no use for.
+func only(err error, keys ...string) error {
+	e, ok := errors.AsType[*config.Error](err)
+	if !ok {
+		return err
+	}
+	var left []config.Problem
+	for _, p := range e.Problems {
+		if p.Key == "" || slices.Contains(keys, p.Key) {
+			left = append(left, p)
+		}
+	}
+	if left == nil {
+		return nil
+	}
+	return &config.Error{Problems: left}
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/config"
+)
+
+// The exit statuses. They are part of the contract with scripts.
+const (
+	exitDone        = 0
+	exitElement     = 1 // the element answered with an error, or something broke
+	exitUsage       = 2 // usage or configuration
+	exitUnavailable = 3 // not found, unavailable, no capacity, draining
+	exitDenied      = 4 // not authenticated or not permitted
+	exitDeadline    = 5
+	exitInterrupted = 130
+)
+
+// Reasons of errors that are made here and never travel.
+const (
+	reasonUsage       = "usage"       // a command, flag or argument
+	reasonConfig      = "bad_config"  // the configuration, or what it asks of the machine
+	reasonInterrupted = "interrupted" // a signal
+)
+
+// usagef makes the error of a command line that cannot be meant.
+func usagef(format string, args ...any) error {
+	return conduit.Errorf(conduit.InvalidArgument, reasonUsage, conduit.NotSent, format, args...)
+}
+
+// configf makes the error of a configuration that this machine cannot give.
+func configf(format string, args ...any) error {
+	return conduit.Errorf(conduit.InvalidArgument, reasonConfig, conduit.NotSent, format, args...)
+}
+
+// interruptedError says that a signal ended the command, whatever else went wrong
+// because of it.
+type interruptedError struct{ err error }
+
+func (e *interruptedError) Error() string { return e.err.Error() }
+func (e *interruptedError) Unwrap() error { return e.err }
+
+// exitStatus says how a command that ended with err exits.
+func exitStatus(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if _, ok := errors.AsType[*interruptedError](err); ok {
+		return exitInterrupted
+	}
+	if _, ok := errors.AsType[*config.Error](err); ok {
+		return exitUsage
+	}
+	e, ok := errors.AsType[*conduit.Error](err)
+	if !ok {
+		return exitElement
+	}
+	if e.Outcome == conduit.Executed {
+		return exitElement
+	}
+	switch e.Code {
+	case conduit.InvalidArgument:
+		return exitUsage
+	case conduit.NotFound, conduit.Unavailable, conduit.ResourceExhausted:
+		return exitUnavailable
+	case conduit.Unauthenticated, conduit.PermissionDenied:
+		return exitDenied
+	case conduit.DeadlineExceeded:
+		return exitDeadline
+	default:
+		return exitElement
+	}
+}
+
+// isClosedPipe reports whether err is that of a reader who has seen enough.
+func isClosedPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }
+
+// errorReport is the JSON form of an error on stderr.
+type errorReport struct {
+	Message    string            `json:"message"`
+	Code       conduit.Code      `json:"code"`
+	Reason     string            `json:"reason"`
+	Outcome    conduit.Outcome   `json:"outcome"`
+	Retryable  bool              `json:"retryable,omitempty"`
+	RetryAfter string            `json:"retry_after,omitempty"`
+	Peer       string            `json:"peer,omitempty"`
+	Address    string            `json:"address,omitempty"`
+	Method     string            `json:"method,omitempty"`
+	Details    map[string]string `json:"details,omitempty"`
+	Problems   []string          `json:"problems,omitempty"`
+	Exit       int               `json:"exit"`
+}
+
+// writeError says on w why the command failed: a line of text for each problem,
+// or one JSON object.
+func writeError(w io.Writer, format string, err error) {
+	var problems []string
+	if c, ok := errors.AsType[*config.Error](err); ok {
+		for _, p := range c.Problems {
+			problems = append(problems, p.String())
+		}
+		err = configf("%s", strings.Join(problems, "; "))
+	}
+	e := conduit.AsError(err, conduit.NotSent)
+	message := e.Message
+	if message == "" && e.Err != nil {
+		message = e.Err.Error()
+	}
+	if message == "" {
+		message = e.Code.String()
+	}
+	if format == "json" {
+		r := errorReport{
+			Message: message, Code: e.Code, Reason: e.Reason, Outcome: e.Outcome, Retryable: e.Retryable,
+			Peer: e.Peer, Address: e.Address, Method: e.Method, Details: e.Details, Problems: problems, Exit: exitStatus(err),
+		}
+		if e.RetryAfter > 0 {
+			r.RetryAfter = e.RetryAfter.String()
+		}
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(r) // if stderr is gone there is nobody left to tell
+		return
+	}
+	tail := fmt.Sprintf("(reason=%s outcome=%s", e.Reason, e.Outcome)
+	if e.Peer != "" {
+		tail += " peer=" + e.Peer
+	}
+	tail += ")"
+	if len(problems) == 0 {
+		problems = []string{message}
+	}
+	for _, p := range problems {
+		fmt.Fprintf(w, "error: %s %s\n", printable(p), printable(tail))
+	}
+}
+
+// printable keeps text on one line and its escape sequences from the terminal:
+// an element's error message is whatever its author, or his user, wrote.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, isControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteByte(' ')
+		case isControl(r):
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// isControl also counts the characters that turn the direction of a line.
+func isControl(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+}

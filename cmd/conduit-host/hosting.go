@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/auth"
+	"github.com/elemental-conduit/conduit/host"
+	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// hosting is what an instance needs of what runs its plugins.
+type hosting interface {
+	link.Handler
+	// ready is closed once everything that is deployed runs or has failed once.
+	ready() <-chan struct{}
+	// unready says why not everything that is deployed can be called yet.
+	unready() []string
+	// stop ends calls by the end of ctx, and then every plugin.
+	stop(ctx context.Context)
+}
+
+// startHost starts the plugins of a directory; it does not wait for them.
+func (i *instance) startHost(ctx context.Context, dir string) error {
+	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
+	if dir == "" {
+		i.host = nothing{}
+		return nil
+	}
+	o := hostOptions(i.c)
+	o.Dir, o.Instance, o.Log, o.Memory = dir, i.id, i.log, i.memory
+	o.Authorize = authorize(auth.Disabled{})
+	h, err := host.New(o)
+	if err != nil {
+		return err
+	}
+	i.host = plugins{h}
+	// The context of the start ends with it; what ends the host is stop, which
+	// first lets calls finish.
+	ctx = context.WithoutCancel(ctx)
+	i.run("host", func() error {
+		if err := h.Run(ctx); err != nil {
+			// It fails at its start only, over directories that it was given.
+			return configf("%v", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// hostOptions reads from the configuration what concerns the host alone.
+func hostOptions(c *config.Config) host.Options {
+	o := host.Options{
+		Private:      filepath.Join(c.PrivateDir(), "host"),
+		AllowUnsafe:  c.Bool("host.allow_unsafe"),
+		StartTimeout: c.Duration("host.start_timeout"),
+		ReadyTimeout: c.Duration("host.ready_timeout"),
+		DrainTimeout: max(c.Duration("drain.timeout"), time.Nanosecond), // 0 would be the host's own default
+		Concurrency:  c.Int("host.concurrency"),
+		MaxMessage:   c.Size("cluster.max_payload"),
+		LinkMemory:   c.Size("cluster.link_memory"),
+	}
+	if c.IsSet("host.rescan") {
+		o.ScanInterval = c.Duration("host.rescan")
+	}
+	return o
+}
+
+// plugins is a host of plugins.
+type plugins struct{ *host.Host }
+
+func (p plugins) ready() <-chan struct{} { return p.Ready() }
+
+func (p plugins) unready() []string {
+	select {
+	case <-p.Ready():
+		return nil // once, and then for good: one element that crashes takes no other out of service
+	default:
+	}
+	reasons := []string{"not every element has started yet"}
+	for _, d := range p.Snapshot() {
+		for _, e := range d.Elements {
+			if e.State == host.Discovered || e.State == host.Starting {
+				reasons = append(reasons, fmt.Sprintf("deployment %s: element %s is %s", d.Name, e.Name, e.State))
+			}
+		}
+	}
+	return reasons
+}
+
+func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
+
+// nothing hosts no deployments.
+type nothing struct{}
+
+func (nothing) Handle(in *link.Incoming) {
+	in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "this instance hosts no deployments"))
+}
+
+func (nothing) ready() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func (nothing) unready() []string { return nil }
+
+func (nothing) stop(context.Context) {}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/auth"
+	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/ops"
+	"github.com/elemental-conduit/conduit/transport"
+)
+
+// opsGrace is how long requests on the ops listener may take to end when the
+// instance does.
+const opsGrace = time.Second
+
+// instance is one running `serve`: the parts and the order in which they start
+// and stop. Its methods are for the one goroutine of serve, but for unready.
+type instance struct {
+	c      *config.Config
+	log    hclog.Logger
+	stderr io.Writer
+
+	id     address.InstanceID
+	lock   instanceLock
+	memory *link.Memory
+
+	host    hosting
+	cluster *transport.Server
+	http    *http.Server
+	ops     *ops.Server
+
+	// failed gets what ends a part that should run for as long as the instance.
+	failed chan error
+	// running are the goroutines of the parts; close waits for them.
+	running sync.WaitGroup
+
+	started  atomic.Bool
+	draining atomic.Bool
+}
+
+func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance {
+	return &instance{c: c, log: log, stderr: stderr, failed: make(chan error, 4)}
+}
+
+// start brings the parts up: first what can be refused at once (directories, the
+// lock, ports), then the plugins, which cost time and processes. What has come up
+// when it fails is stopNow's to take down.
+func (i *instance) start(ctx context.Context) error {
+	if i.c.String("auth.mode") == "disabled" {
+		i.log.Warn("auth.mode is disabled: whoever reaches a listener is superuser; all of them are loopback")
+	}
+	dir := i.c.String("host.deployments")
+	if dir != "" {
+		if err := checkDeployments(dir); err != nil {
+			return err
+		}
+	} else {
+		i.log.Warn("no deployments directory: this instance hosts nothing; name one with --host-deployments, or make ./deployments")
+	}
+	if err := i.identify(); err != nil {
+		return err
+	}
+	cluster, opsListener, err := i.openListeners(ctx)
+	if err != nil {
+		return err
+	}
+	i.serveOps(opsListener)
+	if err := i.startHost(ctx, dir); err != nil {
+		_ = cluster.Close()
+		return err
+	}
+	i.serveCluster(cluster)
+	i.announce("cluster", "ws", cluster, transport.Path)
+	i.announce("ops", "http", opsListener, "")
+	i.started.Store(true)
+	i.log.Info("started", "instance", i.id.String(), "name", i.c.String("name"), "mode", i.c.String("mode"), "version", buildVersion(), "pid", os.Getpid())
+	return nil
+}
+
+// identify takes the name's lock and finds the InstanceID.
+func (i *instance) identify() error {
+	if err := os.MkdirAll(i.c.String("data_dir"), 0o750); err != nil {
+		return configf("data_dir: it cannot be made: %v; name another directory with --data-dir", err)
+	}
+	lock, err := lockInstance(i.c)
+	if err != nil {
+		return err
+	}
+	i.lock = lock
+	i.id, err = address.LoadOrCreateInstanceID(i.c.IDFile())
+	if err != nil {
+		return configf("instance.id_file: %v", err)
+	}
+	return nil
+}
+
+func (i *instance) openListeners(ctx context.Context) (cluster, opsListener net.Listener, err error) {
+	cluster, err = listen(ctx, i.c, "cluster.listen")
+	if err != nil {
+		return nil, nil, err
+	}
+	opsListener, err = listen(ctx, i.c, "ops.listen")
+	if err != nil {
+		return nil, nil, errors.Join(err, cluster.Close())
+	}
+	return cluster, opsListener, nil
+}
+
+func (i *instance) serveOps(l net.Listener) {
+	i.ops = ops.New(ops.Options{Unready: i.unready, Log: slogTo(i.log.Named("ops"))})
+	i.run("ops listener", func() error { return i.ops.Serve(l) })
+}
+
+func (i *instance) serveCluster(l net.Listener) {
+	log := slogTo(i.log.Named("cluster"))
+	i.cluster = transport.NewServer(transport.ServerOptions{
+		Handler:      i.host,
+		Authenticate: authenticate(auth.Disabled{}),
+		Origins:      i.c.List("cluster.origins"),
+		MaxLinks:     i.c.Int("cluster.max_links"),
+		Link:         i.linkOptions("cluster"),
+		Log:          log,
+	})
+	i.http = i.cluster.HTTPServer(i.cluster)
+	i.run("cluster listener", func() error {
+		if err := i.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+}
+
+// linkOptions is the template of the links of one kind.
+func (i *instance) linkOptions(op string) link.Options {
+	return link.Options{
+		Hello: link.Hello{
+			Instance:   i.id.String(),
+			Epoch:      uint64(time.Now().UnixNano()),
+			MaxMessage: i.c.Size("cluster.max_payload"),
+			MaxCalls:   uint32(i.c.Int("cluster.max_calls")),
+			Build:      buildVersion(),
+		},
+		Memory:        i.memory,
+		LinkMemory:    i.c.Size("cluster.link_memory"),
+		PingInterval:  i.c.Duration("cluster.ping_interval"),
+		ProbeInterval: i.c.Duration("cluster.probe_interval"),
+		DeadAfter:     i.c.Duration("cluster.dead_after"),
+		Op:            op,
+		Log:           slogTo(i.log.Named(op)),
+	}
+}
+
+// run runs a part that is expected to go on until it is told to stop.
+func (i *instance) run(what string, part func() error) {
+	i.running.Go(func() {
+		if err := part(); err != nil {
+			select {
+			case i.failed <- fmt.Errorf("the %s failed: %w", what, err):
+			default: // one failure is enough to stop for
+			}
+		}
+	})
+}
+
+// announce says where a listener is: a line for people, and one in the log.
+func (i *instance) announce(what, scheme string, l net.Listener, path string) {
+	url := scheme + "://" + l.Addr().String() + path
+	fmt.Fprintf(i.stderr, "%s: %s\n", what, url)
+	i.log.Info("listening", "listener", what, "address", l.Addr().String(), "url", url)
+}
+
+// unready says why the instance should get no work. Requests of /readyz call it
+// at any time.
+func (i *instance) unready() []string {
+	switch {
+	case i.draining.Load():
+		return []string{"draining"}
+	case !i.started.Load():
+		return []string{"starting"}
+	default:
+		return i.host.unready()
+	}
+}
+
+// drainUntil ends the instance in order, or at once when a second signal comes.
+func (i *instance) drainUntil(ctx context.Context, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- i.drain(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case s := <-signals:
+		i.log.Warn("second signal: stopping at once, calls under way are cancelled", "signal", s.String())
+		fmt.Fprintln(i.stderr, "second signal: stopping at once")
+		cancel()
+		if err := <-done; err != nil {
+			i.log.Debug("the drain was cut short", "error", err)
+		}
+		return &interruptedError{conduit.Errorf(conduit.Aborted, reasonInterrupted, conduit.OutcomeUnknown, "a second signal ended the drain; calls under way were cancelled")}
+	}
+}
+
+// drain ends the instance: first nobody is sent here any more, then nothing new is
+// taken, then what is under way ends, and only then the things that it needs. When
+// ctx ends it hurries, in the same order.
+func (i *instance) drain(ctx context.Context) error {
+	i.draining.Store(true)
+	select {
+	case <-time.After(i.c.Duration("drain.delay")):
+	case <-ctx.Done():
+	}
+	limited, cancel := context.WithTimeout(ctx, i.c.Duration("drain.timeout"))
+	defer cancel()
+	if err := i.cluster.Drain(limited); err != nil {
+		i.log.Warn("not all calls ended in time", "error", err)
+	}
+	i.host.stop(limited)
+	i.stopNow(ctx)
+	i.log.Info("stopped")
+	return nil
+}
+
+// stopNow takes down whatever is up, without waiting for calls. It may be called
+// after any part of start, and again; that ctx has ended does not hinder it.
+func (i *instance) stopNow(ctx context.Context) {
+	i.draining.Store(true)
+	ctx = context.WithoutCancel(ctx)
+	if i.cluster != nil {
+		_ = i.cluster.Close()
+	}
+	if i.host != nil {
+		hurry, cancel := context.WithCancel(ctx)
+		cancel()
+		i.host.stop(hurry)
+	}
+	if i.http != nil {
+		_ = i.http.Close()
+	}
+	if i.ops != nil {
+		ctx, cancel := context.WithTimeout(ctx, opsGrace)
+		defer cancel()
+		_ = i.ops.Close(ctx)
+	}
+	i.running.Wait()
+}
+
+// close gives back what outlives the parts.
+func (i *instance) close() { i.lock.release() }
+
+func errStartInterrupted() error {
+	return conduit.Errorf(conduit.Aborted, reasonInterrupted, conduit.NotSent, "a signal came during the start; nothing is left running")
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+// beHost makes the test binary the program, for tests that need a process to send
+// signals to.
+const beHost = "CONDUIT_TEST_BE_HOST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beHost) != "" {
+		main()
+		return
+	}
+	testscript.Main(leakChecked{m}, map[string]func(){"conduit-host": main})
+}
+
+// leakChecked looks for goroutines that the tests left behind.
+type leakChecked struct{ *testing.M }
+
+func (m leakChecked) Run() int {
+	code := m.M.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+// TestScripts runs the stories of testdata/script: each is a directory of files,
+// the commands that a person would type, and what they would see.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", Setup: setup, RequireExplicitExec: true, RequireUniqueNames: true})
+}
+
+// setup gives a story its own home, and nothing of the environment that the test
+// runs in.
+func setup(env *testscript.Env) error {
+	env.Setenv("HOME", env.WorkDir)
+	env.Setenv("XDG_RUNTIME_DIR", "")
+	return nil
+}
+
+// TestDocumentedCommands runs what docs/cli.md shows, as a story: in a block of
+// "console", the lines that begin with $ are typed, and the lines below them are
+// what comes back, on standard error if they begin with "error:".
+func TestDocumentedCommands(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := consoleScript(string(text))
+	if !strings.Contains(script, "exec conduit-host") {
+		t.Fatal("docs/cli.md shows no command")
+	}
+	file := filepath.Join(t.TempDir(), "cli.txtar")
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{Files: []string{file}, Setup: setup})
+}
+
+func consoleScript(text string) string {
+	var script, files strings.Builder
+	n := 0
+	finish := func(output []string) {
+		if n == 0 || output == nil {
+			return
+		}
+		stream := "stdout"
+		if len(output) > 0 && strings.HasPrefix(output[0], "error:") {
+			stream = "stderr"
+		}
+		fmt.Fprintf(&script, "cmp %s want-%d\n", stream, n)
+		fmt.Fprintf(&files, "-- want-%d --\n%s\n", n, strings.Join(output, "\n"))
+	}
+	var block string
+	var output []string
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		switch {
+		case strings.HasPrefix(line, "```"):
+			finish(output)
+			output = nil
+			block = strings.TrimPrefix(line, "```")
+		case block == "console" && strings.HasPrefix(line, "$ "):
+			finish(output)
+			n++
+			output = []string{}
+			not := ""
+			if i+1 < len(lines) && strings.HasPrefix(lines[i+1], "error:") {
+				not = "! "
+			}
+			fmt.Fprintf(&script, "%sexec %s\n", not, line[2:])
+		case block == "console":
+			output = append(output, line)
+		}
+	}
+	return script.String() + "\n" + files.String()
+}

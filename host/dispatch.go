@@ -1,0 +1,184 @@
+package host
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// maxChain is the most elements that a call may come through.
+const maxChain = 16
+
+// Handle implements link.Handler: it passes on calls that came over the network
+// to this host's elements. It runs on the readers of links, never blocks, and
+// allocates nothing for a call that is passed on.
+func (h *Host) Handle(in *link.Incoming) {
+	inv := in.Invoke
+	if h.builtin(in) {
+		return
+	}
+	principal, err := h.o.Authorize(in.Peer(), inv)
+	if err != nil {
+		in.Refuse(err)
+		return
+	}
+	peer := ""
+	if p := in.Peer(); p.System {
+		peer = p.Name
+	}
+	h.dispatch(in, principal, peer, inv.Chain, "")
+}
+
+// builtin passes calls to the instance's own services on, and reports whether
+// this was one.
+func (h *Host) builtin(in *link.Incoming) bool {
+	if h.o.Builtin == nil || !h.isBuiltin(in.Invoke.Deployment) {
+		return false
+	}
+	if !h.isHere(in.Invoke.Instance) {
+		in.Refuse(h.notHere(in.Invoke))
+		return true
+	}
+	h.o.Builtin.Handle(in)
+	return true
+}
+
+func (h *Host) isBuiltin(deployment []byte) bool {
+	return string(deployment) == address.BuiltinDeployment || string(deployment) == h.builtinID
+}
+
+// isHere reports whether an address names this instance, or any.
+func (h *Host) isHere(instance []byte) bool {
+	if isAny(instance) || string(instance) == h.instance {
+		return true
+	}
+	id, err := address.ParseInstanceID(string(instance)) // another spelling
+	return err == nil && id == h.o.Instance
+}
+
+// dispatch finds the element that a call is for, checks that principal may call
+// it, and splices. chain and last are the elements that the call came through.
+func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, chain [][]byte, last string) {
+	inv := in.Invoke
+	g, err := h.admit(inv, principal, len(chain), last)
+	if err != nil {
+		in.Refuse(err)
+		return
+	}
+	tag := g.callers.add(principal, peer, chain, last)
+	out := outgoings.Get().(*outgoing)
+	out.inv = *inv
+	o := &out.inv
+	// What the plugin learns is who calls; what only the way here needed ends here.
+	o.Instance, o.Deployment = nil, nil
+	o.HasOrdinal, o.Ordinal = false, 0
+	o.HasAs, o.As = false, frame.AsWhom{}
+	o.Parent, o.Chain = 0, nil
+	out.user = append(out.user[:0], principal.User...)
+	out.peer = append(out.peer[:0], peer...)
+	out.chain = append(out.chain[:0], chain...)
+	if last != "" {
+		out.chain = append(out.chain, []byte(last))
+	}
+	o.HasCaller = true
+	o.Caller = frame.Caller{User: out.user, Level: uint8(principal.Level), Chain: out.chain, Peer: out.peer, Attempt: inv.Attempt}
+	in.Splice(g.conn, o, g, tag)
+	out.inv = frame.Invoke{} // it pointed into the reader's buffer
+	clear(out.chain)
+	outgoings.Put(out)
+}
+
+// admit decides about a call: it returns a generation that the call has entered,
+// or why it may not.
+func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last string) (*generation, *conduit.Error) {
+	if h.draining.Load() {
+		return nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "this instance is draining; call another")
+	}
+	if !h.isHere(inv.Instance) {
+		return nil, h.notHere(inv)
+	}
+	if last != "" {
+		depth++
+	}
+	if depth > maxChain {
+		return nil, refuse(inv, conduit.FailedPrecondition, conduit.ReasonCallLoop, false, "the call came through %d elements, at most %d may call one another; they probably call in a circle", depth, maxChain)
+	}
+	// A generation that begins to drain between the look and the entering is
+	// looked for again: the table has its successor, or says that there is none.
+	for range 3 {
+		route, err := h.table.Load().find(inv)
+		if err != nil {
+			return nil, err
+		}
+		g := route.gen
+		if err := g.permits(inv, principal); err != nil {
+			return nil, err
+		}
+		if !g.enter() {
+			continue
+		}
+		if n := g.el.inflight.Add(1); n > int64(h.o.Concurrency) {
+			g.el.inflight.Add(-1)
+			g.leave()
+			return nil, refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls, as many as it may (host.concurrency)", route.name, h.o.Concurrency)
+		}
+		return g, nil
+	}
+	return nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "element %s is being replaced", inv.Element)
+}
+
+// permits checks the method: that it is there, that its author marked it as
+// remotely callable, and the caller's level.
+func (g *generation) permits(inv *frame.Invoke, p Principal) *conduit.Error {
+	service, ok := g.methods[string(inv.Service)]
+	if !ok {
+		return notFound(inv, conduit.ReasonServiceNotFound, "element %s exports no service %q", inv.Element, inv.Service)
+	}
+	m, ok := service[string(inv.Method)]
+	switch {
+	case !ok:
+		return refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, false, "service %s has no method %q", inv.Service, inv.Method)
+	case !m.remote:
+		return refuse(inv, conduit.PermissionDenied, conduit.ReasonNotRemote, false, "method %s is not marked as remotely callable; its author would do that with pluginapi.Remote()", inv.Method)
+	case p.Level < m.level:
+		return refuse(inv, conduit.PermissionDenied, conduit.ReasonLevelTooLow, false, "method %s is for level %s and above, the caller is %s", inv.Method, m.level, p.Level)
+	}
+	return nil
+}
+
+func (h *Host) notHere(inv *frame.Invoke) *conduit.Error {
+	return notFound(inv, conduit.ReasonInstanceNotFound, "this is instance %s, not %s", h.instance, inv.Instance)
+}
+
+// notFound may be an answer to a stale picture of who hosts what: another peer,
+// or a fresh look, may do better.
+func notFound(inv *frame.Invoke, reason, format string, args ...any) *conduit.Error {
+	return refuse(inv, conduit.NotFound, reason, true, format, args...)
+}
+
+// refuse makes the error of a call that was not started.
+func refuse(inv *frame.Invoke, code conduit.Code, reason string, retryable bool, format string, args ...any) *conduit.Error {
+	return &conduit.Error{
+		Code: code, Reason: reason, Outcome: conduit.Refused, Retryable: retryable, Op: "host.dispatch",
+		Message: fmt.Sprintf(format, args...), Address: addressOf(inv), Method: string(inv.Method),
+	}
+}
+
+// addressOf writes an Invoke's address as it was called.
+func addressOf(inv *frame.Invoke) string {
+	part := func(b []byte) string {
+		if isAny(b) {
+			return "*"
+		}
+		return string(b)
+	}
+	element := string(inv.Element)
+	if inv.HasOrdinal {
+		element += "[" + strconv.FormatUint(uint64(inv.Ordinal), 10) + "]"
+	}
+	return part(inv.Instance) + "://" + part(inv.Deployment) + "/" + element + "/" + string(inv.Service)
+}

@@ -1,0 +1,17 @@
+// Package host runs the plugins of one instance and passes calls on to them.
+//
+// A [Host] scans the deployments directory, runs each plugin binary as a process
+// of its own, supervises it, and dispatches: it implements link.Handler, finds
+// the element that a call is for, checks that the caller may, and splices the
+// call onto the element's link. It never decodes a payload, and has no goroutine
+// per call.
+//
+//	scan.go      which files are there; what is wrong with them (examine.go, unsafe.go)
+//	store.go     copies of binaries by hash: what runs cannot be changed under it
+//	element.go   one element and its goroutine; supervise.go what that does
+//	generation.go  one running process and the calls in flight on it
+//	table.go     who can be called, as one immutable value; dispatch.go reads it
+//	host.go      Run, Drain, Stop
+//
+// Other instances are none of its business.
+package host

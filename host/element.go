@@ -1,0 +1,189 @@
+package host
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// element is one plugin of a deployment. One goroutine (run) owns what happens
+// to it; the rest of the host tells that goroutine what is wanted, and reads its
+// status.
+type element struct {
+	h            *Host
+	deployment   string
+	deploymentID address.DeploymentID
+	log          hclog.Logger
+
+	inflight atomic.Int64  // calls on all its generations
+	done     chan struct{} // closed when run has returned and the host has let go
+	changed  chan struct{} // holds one token when want was changed
+
+	mu        sync.Mutex
+	want      finding
+	gone      bool               // it is to be stopped for good
+	interrupt context.CancelFunc // ends a start under way
+	status    ElementStatus
+	gen       *generation
+	proc      *pluginlink.Process // the last one
+	settled   bool                // it was ready, or failed, once
+}
+
+func newElement(h *Host, f finding) *element {
+	e := &element{
+		h: h, deployment: f.name, deploymentID: address.UniqueDeploymentID(f.name),
+		log:  h.log.With("deployment", f.name),
+		done: make(chan struct{}), changed: make(chan struct{}, 1),
+		want: f,
+	}
+	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
+	return e
+}
+
+// update tells what the scan has found now. A start of the old file is given up.
+func (e *element) update(f finding) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone || sameFinding(e.want, f) {
+		return
+	}
+	e.want = f
+	e.settled = false
+	e.poke()
+}
+
+// remove tells that the deployment is gone; it reports whether that is news.
+func (e *element) remove() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone {
+		return false
+	}
+	e.gone = true
+	e.poke()
+	return true
+}
+
+// poke wakes run. e.mu is held.
+func (e *element) poke() {
+	if e.interrupt != nil {
+		e.interrupt()
+	}
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+}
+
+// sameFinding reports whether nothing that matters has changed: a file that was
+// only touched has the same sum.
+func sameFinding(a, b finding) bool {
+	switch {
+	case a.binary != nil && b.binary != nil:
+		return a.binary.sum == b.binary.sum
+	case a.refused != nil && b.refused != nil:
+		return *a.refused == *b.refused
+	}
+	return false
+}
+
+// wanted returns what is to run now.
+func (e *element) wanted() (f finding, gone bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.want, e.gone
+}
+
+// set changes the state, and with it what calls find.
+func (e *element) set(s State, kind, reason string) {
+	e.mu.Lock()
+	e.setLocked(s, kind, reason)
+	e.mu.Unlock()
+	e.h.rebuild()
+}
+
+func (e *element) setLocked(s State, kind, reason string) {
+	if e.status.State != s {
+		e.status.Since = time.Now()
+	}
+	e.status.State, e.status.Kind, e.status.Reason = s, kind, reason
+}
+
+// settle notes that the element's first start is over, for better or worse.
+func (e *element) settle() {
+	e.mu.Lock()
+	e.settled = true
+	e.mu.Unlock()
+	e.h.checkReady()
+}
+
+func (e *element) isSettled() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.settled
+}
+
+// route returns what the table holds of the element.
+func (e *element) route() elementRoute {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := elementRoute{el: e, name: e.status.Name, state: e.status.State, reason: e.status.Reason}
+	if e.status.State.Serving() {
+		r.gen = e.gen
+	}
+	return r
+}
+
+// snapshot returns the element's status.
+func (e *element) snapshot() ElementStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.status
+	s.Calls = e.inflight.Load()
+	s.Warnings = slices.Clone(s.Warnings)
+	if e.proc != nil {
+		s.Stderr = e.proc.Stderr()
+	}
+	return s
+}
+
+// takeProcess notes the process that is coming up.
+func (e *element) takeProcess(p *pluginlink.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.proc = p
+	e.status.Pid = p.Pid()
+	e.status.Stderr = nil
+}
+
+// describe notes what the element says of itself.
+func (e *element) describe(d *conduitv1.Description) {
+	e.mu.Lock()
+	e.status.Name, e.status.Description = d.GetElement(), d
+	e.mu.Unlock()
+	e.h.rebuild()
+}
+
+// swap makes g the generation that calls go to, nil for none, and returns the
+// one before. To replace one that serves without a gap (start first, then drain
+// the old one) needs no more than this.
+func (e *element) swap(g *generation, s State, kind, reason string, note func(*ElementStatus)) (old *generation) {
+	e.mu.Lock()
+	old = e.gen
+	e.gen = g
+	e.setLocked(s, kind, reason)
+	if note != nil {
+		note(&e.status)
+	}
+	e.mu.Unlock()
+	e.h.rebuild()
+	return old
+}

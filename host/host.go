@@ -1,0 +1,333 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+)
+
+// Host runs the plugins of one instance. It implements link.Handler for the
+// calls that come to them. All methods may be called concurrently; Run once.
+type Host struct {
+	o         Options
+	log       hclog.Logger
+	instance  string
+	builtinID string
+	memory    *link.Memory
+
+	table    atomic.Pointer[table]
+	draining atomic.Bool
+	starts   chan struct{} // a token for each start under way
+
+	// Set by Run before anything is started.
+	priv    *private
+	spawner *pluginlink.Spawner
+
+	ready     chan struct{}
+	readyOnce sync.Once
+
+	stopping chan struct{} // closed by Stop
+	stopped  chan struct{} // closed when Run has returned
+
+	mu       sync.Mutex
+	running  bool
+	scanned  bool // the first scan is done, and no file waits
+	elements map[string]*element
+	stopBy   time.Time // when the stop under way has to have drained
+
+	drainCtx    context.Context // ends when a stop must drain no longer
+	cancelDrain context.CancelFunc
+}
+
+var _ link.Handler = (*Host)(nil)
+
+// New makes a host. Nothing is touched until Run.
+func New(o Options) (*Host, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	h := &Host{
+		o: o, log: o.Log.Named("host"), instance: o.Instance.String(),
+		builtinID: address.UniqueDeploymentID(address.BuiltinDeployment).String(),
+		memory:    o.Memory,
+		starts:    make(chan struct{}, o.MaxStarts),
+		ready:     make(chan struct{}), stopping: make(chan struct{}), stopped: make(chan struct{}),
+		elements: map[string]*element{},
+	}
+	if h.memory == nil {
+		h.memory = link.NewMemory(256 << 20)
+	}
+	h.drainCtx, h.cancelDrain = context.WithCancel(context.Background())
+	h.table.Store(newTable(nil))
+	return h, nil
+}
+
+// Run starts the plugins that are in the deployments directory and follows the
+// directory until ctx ends or Stop is called. It returns when no process is
+// left: nil, or why it could not run.
+func (h *Host) Run(ctx context.Context) (err error) {
+	h.mu.Lock()
+	if h.running {
+		h.mu.Unlock()
+		return errors.New("host: Run was called before")
+	}
+	h.running = true
+	h.mu.Unlock()
+	defer close(h.stopped)
+	defer h.cancelDrain()
+	scanner := newScanner(&h.o, store{})
+	if _, _, err := scanner.readDir(); err != nil {
+		return err
+	}
+	if h.priv, err = openPrivate(h.o.Private, h.o.SocketDir); err != nil {
+		return err
+	}
+	defer h.priv.close()
+	scanner.store.dir = filepath.Join(h.priv.dir, "bin")
+	h.spawner = pluginlink.NewSpawner()
+	defer h.spawner.Close()
+
+	elementsCtx, stopElements := context.WithCancel(context.Background())
+	defer stopElements()
+	h.follow(ctx, elementsCtx, scanner)
+
+	h.draining.Store(true)
+	h.mu.Lock()
+	if h.stopBy.IsZero() {
+		h.stopBy = time.Now().Add(h.o.DrainTimeout)
+		close(h.stopping)
+	}
+	elements := h.list()
+	h.mu.Unlock()
+	stopElements()
+	for _, e := range elements {
+		<-e.done
+	}
+	return nil
+}
+
+// follow scans until it is time to stop.
+func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
+	ticker := time.NewTicker(h.o.ScanInterval)
+	defer ticker.Stop()
+	failing := ""
+	for n := 1; ; n++ {
+		found, waiting, err := s.scan(time.Now())
+		switch {
+		case err == nil:
+			failing = ""
+			h.apply(elementsCtx, found)
+			// A file that keeps changing does not keep the host from being ready.
+			if waiting == 0 || n > 2 {
+				h.firstScanDone(s)
+			}
+		case err.Error() != failing:
+			failing = err.Error()
+			h.log.Error("the deployments directory cannot be scanned; what runs goes on", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-h.stopping:
+			return
+		}
+	}
+}
+
+func (h *Host) firstScanDone(s *scanner) {
+	h.mu.Lock()
+	first := !h.scanned
+	h.scanned = true
+	h.mu.Unlock()
+	if !first {
+		return
+	}
+	keep := map[string]bool{}
+	for _, f := range s.found {
+		if f.binary != nil {
+			keep[f.binary.sum] = true
+		}
+	}
+	if err := s.store.sweep(keep); err != nil {
+		h.log.Warn("old copies of binaries could not be removed", "error", err)
+	}
+	h.checkReady()
+}
+
+// apply makes what runs follow what was found.
+func (h *Host) apply(ctx context.Context, found []finding) {
+	h.mu.Lock()
+	present := map[string]bool{}
+	var added []*element
+	for _, f := range found {
+		present[f.name] = true
+		if e := h.elements[f.name]; e != nil {
+			e.update(f) // one that is leaving takes no notice; a later scan finds its name free
+			continue
+		}
+		e := newElement(h, f)
+		h.elements[f.name] = e
+		added = append(added, e)
+	}
+	for name, e := range h.elements {
+		if !present[name] && e.remove() {
+			h.log.Info("deployment removed", "deployment", name)
+		}
+	}
+	h.mu.Unlock()
+	for _, e := range added {
+		h.log.Info("deployment found", "deployment", e.deployment, "path", e.want.path)
+		go func() {
+			e.run(ctx)
+			h.forget(e)
+		}()
+	}
+	if len(added) > 0 {
+		h.rebuild()
+	}
+}
+
+// forget takes an element that has left for good off the list. While the host
+// stops they stay on it, to be seen.
+func (h *Host) forget(e *element) {
+	if _, gone := e.wanted(); gone {
+		h.mu.Lock()
+		if h.elements[e.deployment] == e {
+			delete(h.elements, e.deployment)
+		}
+		h.mu.Unlock()
+		h.rebuild()
+	}
+	close(e.done)
+}
+
+// list returns the elements in the order of their deployments' names. h.mu is
+// held.
+func (h *Host) list() []*element {
+	list := make([]*element, 0, len(h.elements))
+	for _, e := range h.elements {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *element) int { return strings.Compare(a.deployment, b.deployment) })
+	return list
+}
+
+// rebuild makes the table anew. It is called after each change of state.
+func (h *Host) rebuild() {
+	h.mu.Lock()
+	h.table.Store(newTable(h.list()))
+	h.mu.Unlock()
+	if h.o.onChange != nil {
+		h.o.onChange()
+	}
+}
+
+// Ready is closed when the first scan is done and each element is ready or has
+// failed once.
+func (h *Host) Ready() <-chan struct{} { return h.ready }
+
+func (h *Host) checkReady() {
+	h.mu.Lock()
+	ready := h.scanned
+	for _, e := range h.elements {
+		ready = ready && e.isSettled()
+	}
+	h.mu.Unlock()
+	if ready {
+		h.readyOnce.Do(func() { close(h.ready) })
+	}
+}
+
+// Snapshot returns what is deployed, in the order of names.
+func (h *Host) Snapshot() []DeploymentStatus {
+	h.mu.Lock()
+	list := h.list()
+	h.mu.Unlock()
+	all := make([]DeploymentStatus, 0, len(list))
+	for _, e := range list {
+		s := []ElementStatus{e.snapshot()}
+		all = append(all, DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: s[0].Path, Status: deploymentStatus(s), Elements: s})
+	}
+	return all
+}
+
+// Drain refuses new calls from now on and waits until none is under way, or ctx
+// ends. The plugins run on.
+func (h *Host) Drain(ctx context.Context) error {
+	h.draining.Store(true)
+	h.mu.Lock()
+	list := h.list()
+	h.mu.Unlock()
+	for _, e := range list {
+		e.mu.Lock()
+		g := e.gen
+		e.mu.Unlock()
+		if g == nil {
+			continue
+		}
+		g.drain()
+		select {
+		case <-g.idle:
+		case <-ctx.Done():
+			return fmt.Errorf("calls to %s are still under way: %w", e.deployment, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Stop ends the host: no new calls, those under way finish until ctx ends, each
+// element stops, no process is left. It returns when Run has returned. It may be
+// called again with a shorter ctx, to drain no longer.
+func (h *Host) Stop(ctx context.Context) error {
+	h.draining.Store(true)
+	h.mu.Lock()
+	running := h.running
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(h.o.DrainTimeout)
+	}
+	if h.stopBy.IsZero() {
+		h.stopBy = deadline
+		close(h.stopping)
+	}
+	h.mu.Unlock()
+	if !running {
+		return nil // and Run is going to return at once
+	}
+	defer context.AfterFunc(ctx, h.cancelDrain)()
+	<-h.stopped
+	return nil
+}
+
+// stopContext bounds the drain of one element: by the host's stop if it is under
+// way, else by the drain's time; a stop of the host that comes meanwhile can end
+// it.
+func (h *Host) stopContext() (context.Context, context.CancelFunc) {
+	h.mu.Lock()
+	by := h.stopBy
+	h.mu.Unlock()
+	if by.IsZero() {
+		by = time.Now().Add(h.o.DrainTimeout)
+	}
+	return context.WithDeadline(h.drainCtx, by)
+}
+
+// stopBudget is how long an element may take for its own Stop: what is left of
+// the drain, and at least StopTimeout.
+func (h *Host) stopBudget(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return max(time.Until(deadline), h.o.StopTimeout)
+}

@@ -1,0 +1,356 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// The test binary is the plugin: copied into a deployments directory and
+// started with this variable, it does what the name of its deployment says.
+const fixtureVar = "HOST_FIXTURE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(fixtureVar) != "" {
+		dir, _ := os.Getwd()
+		runFixture(filepath.Base(dir))
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func runFixture(name string) {
+	switch {
+	case strings.HasPrefix(name, "dies"):
+		_, _ = fmt.Fprintln(os.Stderr, "cannot live")
+		os.Exit(4)
+	case strings.HasPrefix(name, "hangs"):
+		select {}
+	}
+	if err := pluginlink.Serve(&fixture{name: name}); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// fixture is the element: its methods say what they do.
+type fixture struct {
+	name string
+	mu   sync.Mutex
+	conn *link.Conn
+}
+
+func (f *fixture) Describe() *conduitv1.Description {
+	method := func(name string, level conduitv1.Level) *conduitv1.MethodDescription {
+		return &conduitv1.MethodDescription{Name: name, Remote: true, MinLevel: level}
+	}
+	element, _, _ := strings.Cut(f.name, "-")
+	if f.name == "misnamed" {
+		element = "../../etc"
+	}
+	return &conduitv1.Description{
+		Element: element, Version: "1",
+		Services: []*conduitv1.ServiceDescription{{
+			Name: "test.Fixture",
+			Methods: []*conduitv1.MethodDescription{
+				method("Echo", conduitv1.Level_LEVEL_ANONYMOUS), method("Wait", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Exit", conduitv1.Level_LEVEL_ANONYMOUS), method("Who", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Call", conduitv1.Level_LEVEL_ANONYMOUS), method("Own", conduitv1.Level_LEVEL_SUPERUSER),
+				{Name: "Hidden"},
+			},
+		}},
+	}
+}
+
+func (f *fixture) Configure(context.Context, *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	if f.name == "badconfig" {
+		return nil, errors.New("the key is missing")
+	}
+	r := &conduitv1.ConfigureResponse{}
+	if f.name == "warns" {
+		r.Warnings = []string{"the disk is slow"}
+	}
+	return r, nil
+}
+
+func (f *fixture) Health(context.Context) *conduitv1.HealthResponse {
+	if f.name == "ill" {
+		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "half of it is gone"}
+	}
+	return nil
+}
+
+func (f *fixture) Stop(ctx context.Context) error {
+	if f.name == "stopless" {
+		<-ctx.Done()
+	}
+	return os.WriteFile("stopped", []byte("in order"), 0o600) // in its working directory
+}
+
+func (f *fixture) Linked(c *link.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conn = c
+}
+
+func (f *fixture) Handler() link.Handler { return f }
+
+func (f *fixture) Handle(in *link.Incoming) {
+	method := string(in.Invoke.Method)
+	in.Serve(func(ctx context.Context, s *link.ServerCall) error {
+		m, err := s.Recv(ctx)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		c := s.Invoke().Caller
+		var chain []string
+		for _, l := range c.Chain {
+			chain = append(chain, string(l))
+		}
+		answer := m.Data
+		switch method {
+		case "Wait":
+			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		case "Exit":
+			os.Exit(9)
+		case "Who":
+			answer = fmt.Appendf(nil, "%s %s %s via %s", f.name, c.User, conduit.Level(c.Level), strings.Join(chain, ","))
+		case "Call": // passes the question on: "<as> <address> <method>"
+			var as, addr, next string
+			if _, err := fmt.Sscan(string(m.Data), &as, &addr, &next); err != nil {
+				return err
+			}
+			f.mu.Lock()
+			conn := f.conn
+			f.mu.Unlock()
+			in := &conduit.Invocation{Method: next, ContentType: conduit.ContentBytes, HasRequest: true, Last: true, Parent: s.ID(), Chain: chain}
+			switch as {
+			case "self":
+				in.As.Kind = conduit.AsSelf
+			case "forged":
+				in.As = conduit.AsWhom{Kind: conduit.AsVouched, Name: "root", Level: conduit.Superuser}
+			case "orphan":
+				in.Parent = 0
+			}
+			reply, err := conn.Invoke(ctx, link.NewRoute(address.MustParse(addr)), in).Recv(ctx)
+			if err != nil {
+				return err
+			}
+			answer = reply.Data
+		}
+		s.Return(conduit.Message{ContentType: conduit.ContentBytes, Data: answer})
+		return nil
+	})
+}
+
+// rig is a host under test and a client's link to it.
+type rig struct {
+	t       *testing.T
+	ctx     context.Context
+	h       *Host
+	dir     string // deployments
+	private string
+	client  *link.Conn
+	done    chan error
+
+	mu   sync.Mutex
+	wake chan struct{}
+}
+
+var testInstance = address.UniqueInstanceID("under test")
+
+func newRig(t *testing.T, deployments ...string) *rig {
+	return newRigWith(t, nil, deployments...)
+}
+
+// newRigWith runs a host with copies of the test binary under the given names,
+// and stops it at the end, when nothing may be left.
+func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	t.Cleanup(cancel)
+	r := &rig{t: t, ctx: ctx, dir: t.TempDir(), private: t.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
+	for _, d := range deployments {
+		r.deploy(d, "")
+	}
+	o := Options{
+		Dir: r.dir, Private: r.private, Instance: testInstance, Env: []string{fixtureVar + "=1"},
+		ScanInterval: 50 * time.Millisecond, StartTimeout: 20 * time.Second, DrainTimeout: 10 * time.Second, StopTimeout: 2 * time.Second,
+		RestartMin: 20 * time.Millisecond, RestartMax: 100 * time.Millisecond, HealthInterval: 100 * time.Millisecond,
+		onChange: r.changed,
+	}
+	if testing.Verbose() {
+		o.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: os.Stderr})
+	}
+	o.Authorize = func(p link.Peer, _ *frame.Invoke) (Principal, *conduit.Error) {
+		return Principal{User: p.User, Level: p.Level}, nil
+	}
+	if change != nil {
+		change(&o)
+	}
+	h, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.h = h
+	go func() { r.done <- h.Run(context.Background()) }()
+	r.client = r.dial("ada", conduit.User)
+	t.Cleanup(func() {
+		stop, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := h.Stop(stop); err != nil {
+			t.Error(err)
+		}
+		if err := <-r.done; err != nil {
+			t.Error(err)
+		}
+		for _, d := range h.Snapshot() {
+			for _, e := range d.Elements {
+				if e.Pid != 0 || e.Calls != 0 {
+					t.Errorf("after the stop %s has pid %d and %d calls", d.Name, e.Pid, e.Calls)
+				}
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Join(h.priv.sockets, "*")); len(left) > 0 {
+			t.Errorf("sockets are left: %v", left)
+		}
+	})
+	return r
+}
+
+// dial makes a link to the host, as a transport would.
+func (r *rig) dial(user string, level conduit.Level) *link.Conn {
+	r.t.Helper()
+	a, b := link.Pipe(64)
+	server := link.New(b, link.Options{Handler: r.h, Peer: link.Peer{Name: "client", User: user, Level: level}})
+	client := link.New(a, link.Options{Dialer: true, Peer: link.Peer{Name: "host"}})
+	r.t.Cleanup(func() {
+		client.Close(link.CloseDone, "")
+		<-client.Done()
+		<-server.Done()
+	})
+	if err := client.Ready(r.ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	return client
+}
+
+// deploy puts a copy of the test binary into the directory; extra changes its
+// bytes. It appears whole, and at rest.
+func (r *rig) deploy(name, extra string) {
+	r.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b, err := os.ReadFile(self)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write(name, append(b, extra...), 0o755)
+}
+
+func (r *rig) write(name string, b []byte, mode os.FileMode) {
+	r.t.Helper()
+	tmp := filepath.Join(r.dir, ".new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Minute)
+	if err := errors.Join(os.Chmod(tmp, mode), os.Chtimes(tmp, past, past), os.Rename(tmp, filepath.Join(r.dir, name))); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) changed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.wake)
+	r.wake = make(chan struct{})
+}
+
+// until waits until the host's snapshot is as wanted.
+func (r *rig) until(what string, ok func(map[string]ElementStatus) bool) map[string]ElementStatus {
+	r.t.Helper()
+	for {
+		r.mu.Lock()
+		wake := r.wake
+		r.mu.Unlock()
+		m := r.elements()
+		if ok(m) {
+			return m
+		}
+		select {
+		case <-wake:
+		case <-r.ctx.Done():
+			r.t.Fatalf("never came: %s; it is %+v", what, m)
+		}
+	}
+}
+
+func (r *rig) elements() map[string]ElementStatus {
+	m := map[string]ElementStatus{}
+	for _, d := range r.h.Snapshot() {
+		m[d.Name] = d.Elements[0]
+	}
+	return m
+}
+
+func (r *rig) untilState(name string, s State) ElementStatus {
+	r.t.Helper()
+	return r.until(name+" "+string(s), func(m map[string]ElementStatus) bool { return m[name].State == s })[name]
+}
+
+func (r *rig) ready() {
+	r.t.Helper()
+	select {
+	case <-r.h.Ready():
+	case err := <-r.done:
+		r.done <- err
+		r.t.Fatalf("Run ended: %v", err)
+	case <-r.ctx.Done():
+		r.t.Fatalf("not ready: %+v", r.h.Snapshot())
+	}
+}
+
+// invoke starts a call.
+func invoke(ctx context.Context, c *link.Conn, addr, method, data string) conduit.Exchange {
+	return c.Invoke(ctx, link.NewRoute(address.MustParse(addr)), &conduit.Invocation{
+		Method: method, ContentType: conduit.ContentBytes, Request: []byte(data), HasRequest: true, Last: true, Streaming: true,
+	})
+}
+
+func (r *rig) call(addr, method, data string) (string, error) {
+	m, err := invoke(r.ctx, r.client, addr, method, data).Recv(r.ctx)
+	return string(m.Data), err
+}
+
+func wantReason(t *testing.T, err error, reason string, outcome conduit.Outcome) *conduit.Error {
+	t.Helper()
+	e, ok := errors.AsType[*conduit.Error](err)
+	if !ok || e.Reason != reason || e.Outcome != outcome {
+		t.Fatalf("got %v, want reason %s, outcome %s", err, reason, outcome)
+	}
+	return e
+}

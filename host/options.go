@@ -1,0 +1,125 @@
+package host
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// Principal is on whose behalf a call runs.
+type Principal struct {
+	User  string
+	Level conduit.Level
+}
+
+// Authorize says as whom a call runs that came on a link with the given peer, or
+// why it may not. It runs on the link's reader and must not block or keep in.
+type Authorize func(peer link.Peer, in *frame.Invoke) (Principal, *conduit.Error)
+
+// Origin is the element that a call came from, and on whose behalf it made it.
+type Origin struct {
+	Deployment, Element string
+	Principal           Principal
+	// Chain names the elements that the call came through, the origin last.
+	Chain []string
+	// Peer is the instance that the call's root came from; empty for a client.
+	Peer string
+}
+
+// Options say how a host works. Zero numbers are the defaults.
+type Options struct {
+	// Dir is the deployments directory. It must exist.
+	Dir string
+	// Private is this instance's own directory: copies of binaries, working and
+	// data directories, the lock. It is made if missing.
+	Private string
+	// SocketDir takes the plugins' sockets; it must be short and this host's
+	// alone. Empty = the first of some that is short enough.
+	SocketDir string
+	// Instance is who this host is.
+	Instance address.InstanceID
+	// Log takes the host's log and the elements'.
+	Log hclog.Logger
+
+	// Authorize decides as whom a call runs; nil = everyone is anonymous.
+	Authorize Authorize
+	// Builtin answers calls to the deployment "conduit"; nil = there is none.
+	Builtin link.Handler
+	// FromPlugin takes the calls that elements make, but for those to the
+	// deployment "conduit"; nil = they are dispatched within this host. It runs
+	// on the plugin link's reader and must not block.
+	FromPlugin func(from Origin, in *link.Incoming)
+
+	// AllowUnsafe lets binaries and directories be used that others can write.
+	AllowUnsafe bool
+	// Env is what every plugin gets beside the short list that is inherited, as
+	// NAME=value.
+	Env []string
+
+	ScanInterval   time.Duration // 1s
+	StartTimeout   time.Duration // 10s: exec to handshake
+	ReadyTimeout   time.Duration // 60s: handshake to healthy
+	HealthInterval time.Duration // 5s
+	HealthTimeout  time.Duration // 2s
+	StopTimeout    time.Duration // 5s: for the element's own Stop, beyond the drain
+	KillGrace      time.Duration // 2s: from the request to leave to SIGKILL
+	DrainTimeout   time.Duration // 30s
+	RestartMin     time.Duration // 500ms: first pause after the immediate restart
+	RestartMax     time.Duration // 60s
+	StableAfter    time.Duration // 30s: a process that lived so long did not fail quickly
+	CrashLoopAfter int           // 5 quick failures in a row
+	MaxStarts      int           // 4 processes starting at once
+	Concurrency    int           // 1024 calls an element
+
+	MaxMessage  int64        // bytes of the largest message; link's default
+	Memory      *link.Memory // of all links; nil = one for the host's own
+	MemoryTotal int64        // bytes that a plugin may use for its links; 0 = the plugin's default
+	LinkMemory  int64
+	MaxCalls    uint32
+
+	// onChange is told of each change of state. For tests.
+	onChange func()
+}
+
+func (o *Options) setDefaults() error {
+	if o.Dir == "" || o.Private == "" {
+		return errors.New("host: Options.Dir and Options.Private must be set")
+	}
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
+	}
+	if o.Authorize == nil {
+		o.Authorize = func(link.Peer, *frame.Invoke) (Principal, *conduit.Error) { return Principal{}, nil }
+	}
+	for _, d := range []struct {
+		v *time.Duration
+		d time.Duration
+	}{
+		{&o.ScanInterval, time.Second}, {&o.StartTimeout, 10 * time.Second}, {&o.ReadyTimeout, 60 * time.Second},
+		{&o.HealthInterval, 5 * time.Second}, {&o.HealthTimeout, 2 * time.Second}, {&o.StopTimeout, 5 * time.Second},
+		{&o.KillGrace, 2 * time.Second}, {&o.DrainTimeout, 30 * time.Second}, {&o.RestartMin, 500 * time.Millisecond},
+		{&o.RestartMax, 60 * time.Second}, {&o.StableAfter, 30 * time.Second},
+	} {
+		if *d.v == 0 {
+			*d.v = d.d
+		}
+	}
+	for _, n := range []struct {
+		v *int
+		d int
+	}{{&o.CrashLoopAfter, 5}, {&o.MaxStarts, 4}, {&o.Concurrency, 1024}} {
+		if *n.v == 0 {
+			*n.v = n.d
+		}
+	}
+	if o.MaxMessage == 0 {
+		o.MaxMessage = link.DefaultMaxMessage
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package host
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+)
+
+// private is a host's own directory, locked against a second host.
+type private struct {
+	dir     string
+	sockets string
+	lock    *os.File
+}
+
+// openPrivate makes and locks the directory, and removes what a host that died
+// hard has left in it: sockets and half copies. Processes it cannot have left,
+// they die with their host.
+func openPrivate(dir, sockets string) (_ *private, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"", "bin", "work", "data"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("private directory: %w; choose another data directory, or give this user the right to write it", err)
+		}
+	}
+	p := &private{dir: dir}
+	if err := p.takeLock(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.sockets, err = socketDir(dir, sockets); err != nil {
+		return nil, err
+	}
+	return p, p.sweep()
+}
+
+func (p *private) takeLock() error {
+	name := filepath.Join(p.dir, "host.lock")
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock of the private directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		holder := make([]byte, 32)
+		n, _ := f.ReadAt(holder, 0)
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("private directory %s is in use by another conduit-host (pid %s): stop that one, or give this one a name or data directory of its own", p.dir, strings.TrimSpace(string(holder[:n])))
+		}
+		return fmt.Errorf("lock %s: %w", name, err)
+	}
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	p.lock = f
+	return nil
+}
+
+// close gives the lock back. The file stays: to remove it would let two hosts
+// lock two files of one name.
+func (p *private) close() {
+	if p.lock != nil {
+		_ = p.lock.Close()
+	}
+}
+
+func (p *private) sweep() error {
+	entries, err := os.ReadDir(p.sockets)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "plugin-dir") {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(p.sockets, e.Name())))
+		}
+	}
+	halves, _ := filepath.Glob(filepath.Join(p.dir, "bin", ".copy-*"))
+	for _, h := range halves {
+		err = errors.Join(err, os.Remove(h))
+	}
+	return err
+}
+
+// socketDir makes the directory for sockets: the one asked for, or the first
+// whose path is short enough. It must be this user's and closed to others, since
+// any process that can connect to a plugin's socket can stop the plugin.
+func socketDir(private, asked string) (string, error) {
+	h := sha256.Sum256([]byte(private))
+	id := hex.EncodeToString(h[:4])
+	candidates := []string{asked}
+	if asked == "" {
+		candidates = []string{filepath.Join(private, "s")}
+		if x := os.Getenv("XDG_RUNTIME_DIR"); x != "" {
+			candidates = append(candidates, filepath.Join(x, "ch-"+id))
+		}
+		candidates = append(candidates, fmt.Sprintf("/tmp/ch-%d-%s", os.Geteuid(), id))
+	}
+	var why error
+	for _, dir := range candidates {
+		dir, err := filepath.Abs(dir)
+		if err == nil {
+			err = pluginlink.CheckSocketDir(dir)
+		}
+		if err == nil {
+			err = makeOwn(dir)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		why = errors.Join(why, err)
+	}
+	return "", why
+}
+
+func makeOwn(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("socket directory %s is not a directory of this user's own: remove it, or choose another", dir)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return os.Chmod(dir, 0o700)
+	}
+	return nil
+}

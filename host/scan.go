@@ -1,0 +1,254 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit/address"
+)
+
+// signature is what tells one state of a file from another without reading it.
+type signature struct {
+	size     int64
+	modified time.Time
+	mode     fs.FileMode
+	dev, ino uint64
+	uid, gid uint32
+}
+
+func signatureOf(info fs.FileInfo) signature {
+	s := signature{size: info.Size(), modified: info.ModTime(), mode: info.Mode()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.dev, s.ino, s.uid, s.gid = uint64(st.Dev), st.Ino, st.Uid, st.Gid //nolint:unconvert // Dev's type differs by system
+	}
+	return s
+}
+
+// finding is what a scan says of one deployment. Either of binary and refused is
+// set.
+type finding struct {
+	name    string
+	path    string
+	binary  *binary
+	refused *cause
+}
+
+// scanner looks at the deployments directory. It is used by one goroutine.
+type scanner struct {
+	dir      string
+	interval time.Duration
+	unsafe   bool // allowed
+	store    store
+	log      hclog.Logger
+
+	seen  map[string]signature // at the last scan
+	done  map[string]signature // what finding came from
+	found map[string]finding
+	said  map[string]string // what was logged of a name or of the directory
+}
+
+func newScanner(o *Options, st store) *scanner {
+	return &scanner{
+		dir: o.Dir, interval: o.ScanInterval, unsafe: o.AllowUnsafe, store: st, log: o.Log.Named("scan"),
+		seen: map[string]signature{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{},
+	}
+}
+
+// leftovers are the endings of files that editors, package managers and
+// transfers leave beside the one that is meant.
+var leftovers = []string{
+	"~", ".bak", ".swp", ".swo", ".tmp", ".temp", ".part", ".partial", ".crdownload", ".orig", ".old", ".rej", ".rpmnew", ".rpmsave", ".dpkg-new", ".dpkg-old",
+	".sha256", ".sha512", ".sig", ".asc", ".minisig", ".md", ".txt", ".yaml", ".yml", ".json", ".toml", ".log", ".lock",
+}
+
+func isLeftover(name string) bool {
+	lower := strings.ToLower(name)
+	return strings.HasPrefix(name, "#") || slices.ContainsFunc(leftovers, func(end string) bool { return strings.HasSuffix(lower, end) })
+}
+
+// once logs about a name, unless it said the same before.
+func (s *scanner) once(name, what string, log func(string, ...any), args ...any) {
+	if s.said[name] != what {
+		s.said[name] = what
+		log(what, args...)
+	}
+}
+
+// scan looks once. It returns every deployment that is there, in the order of
+// names, and how many files wait because they still change. On error, nothing is
+// known: what runs goes on.
+func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) {
+	dir, entries, err := s.readDir()
+	if err != nil {
+		return nil, 0, err
+	}
+	present := map[string]bool{}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") {
+			continue
+		}
+		if isLeftover(name) {
+			s.once(name, "a file is ignored: its name is that of a backup, a transfer or a note", s.log.Info, "file", name)
+			continue
+		}
+		path := filepath.Join(dir, name)
+		info, err := os.Stat(path)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) || e.Type()&fs.ModeSymlink != 0 {
+				s.once(name, "a file is ignored: "+err.Error(), s.log.Warn, "file", path)
+			}
+			continue
+		}
+		switch {
+		case info.IsDir():
+			s.once(name, "a subdirectory is ignored: this release takes plain plugin binaries only", s.log.Warn, "directory", path)
+			continue
+		case !info.Mode().IsRegular():
+			s.once(name, "a file is ignored: it is neither a regular file nor a link to one", s.log.Info, "file", path)
+			continue
+		}
+		present[name] = true
+		sig := signatureOf(info)
+		before, known := s.seen[name]
+		s.seen[name] = sig
+		if s.done[name] != sig {
+			// A file at rest looks the same twice, or has not been touched lately.
+			if rested := now.Sub(sig.modified); before != sig && (known || rested < s.interval) {
+				waiting++
+			} else {
+				s.settle(dir, path, name, sig)
+			}
+		}
+		if f, ok := s.found[name]; ok {
+			found = append(found, f)
+		}
+	}
+	for name := range s.seen {
+		if !present[name] {
+			delete(s.seen, name)
+			delete(s.done, name)
+			delete(s.found, name)
+			delete(s.said, name)
+		}
+	}
+	return found, waiting, nil
+}
+
+func (s *scanner) readDir() (string, []fs.DirEntry, error) {
+	// The directory may itself be a link; both sides are resolved before they
+	// are compared.
+	dir, err := filepath.Abs(s.dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("deployments directory %s: %w; make it (mkdir -m 750 %s), or name another with --deployments", s.dir, rootCause(err), s.dir)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", nil, fmt.Errorf("deployments directory %s cannot be read: %w; give %s the right to read it", s.dir, rootCause(err), userName(uint32(os.Geteuid())))
+	}
+	if !s.unsafe {
+		if why := checkUnsafeDir(dir); why != "" {
+			return "", nil, fmt.Errorf("deployments directory %s is refused: %s", s.dir, why)
+		}
+	}
+	return dir, entries, nil
+}
+
+// rootCause takes the path off an error that is going to be wrapped with one.
+func rootCause(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}
+
+// settle examines a file at rest, and keeps what is found until it changes.
+func (s *scanner) settle(dir, path, name string, sig signature) {
+	b, err := s.examine(dir, path, name, sig)
+	if errors.Is(err, errMoved) {
+		delete(s.seen, name) // look again
+		return
+	}
+	f := finding{name: name, path: path}
+	if err == nil {
+		f.binary = &b
+		delete(s.said, name)
+	} else {
+		r, ok := errors.AsType[*cause](err)
+		if !ok {
+			// The copy failed: a full disk, say. It is tried again at each scan;
+			// what runs goes on.
+			r = &cause{refusedCopy, err.Error()}
+			if old, ok := s.found[name]; ok && old.binary != nil {
+				s.once(name, "a changed file could not be taken over: "+err.Error(), s.log.Error, "file", path)
+				return
+			}
+		}
+		f.refused = r
+		s.once(name, "a file is refused: "+r.reason, s.log.Warn, "file", path, "kind", r.kind)
+		if !ok {
+			s.found[name] = f
+			return
+		}
+	}
+	s.found[name] = f
+	s.done[name] = sig
+}
+
+// errMoved says that a file changed while it was copied.
+var errMoved = errors.New("the file changed meanwhile")
+
+func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err error) {
+	if err := address.ValidDeploymentName(name); err != nil {
+		return b, &cause{refusedName, err.Error()}
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return b, err
+	}
+	if rel, err := filepath.Rel(dir, target); err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+		return b, &cause{refusedLink, fmt.Sprintf("%s is a link to %s, outside of the deployments directory; copy the file instead", path, target)}
+	}
+	info, err := os.Stat(target)
+	if err != nil {
+		return b, err
+	}
+	if !s.unsafe {
+		if why := checkUnsafe(target, info, false); why != "" {
+			return b, &cause{refusedUnsafe, why}
+		}
+	}
+	if err := checkExecutable(path, info); err != nil {
+		return b, err
+	}
+	f, err := os.Open(target)
+	if err != nil {
+		return b, openError(path, info, err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	b, err = s.store.install(f, func(copied *os.File) error {
+		// Of the file that was read, not of the name.
+		after, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if signatureOf(after) != sig {
+			return errMoved
+		}
+		return checkProgram(path, copied)
+	})
+	b.source = path
+	return b, err
+}

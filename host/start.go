@@ -1,0 +1,159 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// start brings a process up: exec, describe, configure, healthy, link. On error
+// nothing of it is left.
+func (e *element) start(ctx context.Context, b *binary) (_ *generation, err error) {
+	work := filepath.Join(e.h.priv.dir, "work", e.deployment)
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return nil, err
+	}
+	p, err := e.launch(ctx, b, work)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			e.noteExit(p)
+			if left := p.Kill(e.h.o.KillGrace); left != nil {
+				e.log.Error("a plugin that did not start left something behind", "error", left)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, e.h.o.ReadyTimeout)
+	defer cancel()
+	d, err := p.Describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDescription(d); err != nil {
+		return nil, err
+	}
+	e.describe(d)
+	warnings, err := e.configure(ctx, p, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.awaitHealthy(ctx, p); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	number := e.status.Generation + 1
+	e.mu.Unlock()
+	g := newGeneration(e, number, d)
+	g.process, g.sum = p, b.sum
+	g.conn, err = p.OpenLink(ctx, link.Options{
+		Handler: elementCalls{h: e.h, g: g},
+		Peer:    link.Peer{Name: e.deployment + "/" + d.GetElement(), User: "element:" + e.deployment, Level: conduit.User},
+		Hello: link.Hello{
+			Instance: e.h.instance, MaxMessage: e.h.o.MaxMessage, MaxCalls: e.h.o.MaxCalls,
+		},
+		Memory: e.h.memory, LinkMemory: e.h.o.LinkMemory,
+		DeadAfter:  10 * time.Second,
+		Op:         "plugin",
+		LostReason: conduit.ReasonPluginLost,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.swap(g, Ready, "", "", func(s *ElementStatus) {
+		s.Generation, s.Sum, s.Path, s.Warnings = number, b.sum, b.source, warnings
+	})
+	return g, nil
+}
+
+// launch starts the process, a few at a time: many at once would only make each
+// other late. The time counts from exec.
+func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginlink.Process, error) {
+	select {
+	case e.h.starts <- struct{}{}:
+		defer func() { <-e.h.starts }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	e.set(Starting, "", "")
+	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
+		Name: e.deployment, Path: b.exec, Dir: work, Env: e.h.o.Env,
+		SocketDir: e.h.priv.sockets, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
+		Spawner: e.h.spawner, Log: e.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.takeProcess(p)
+	return p, nil
+}
+
+// checkDescription refuses names that could not be addressed, or would leave the
+// element's own directories.
+func checkDescription(d *conduitv1.Description) error {
+	if _, err := address.FromParts("*", "*", d.GetElement(), 0, false, "a.B"); err != nil {
+		return fmt.Errorf("the element calls itself %q, which cannot stand in an address: %w", d.GetElement(), err)
+	}
+	if n := d.GetElement(); n == "." || n == ".." || n != filepath.Base(n) {
+		return fmt.Errorf("the element calls itself %q, which cannot be the name of a directory", n)
+	}
+	seen := map[string]bool{}
+	for _, s := range d.GetServices() {
+		if _, err := address.ParseServiceKey(s.GetName()); err != nil {
+			return fmt.Errorf("the element exports a service whose name cannot stand in an address: %w", err)
+		}
+		if seen[s.GetName()] {
+			return fmt.Errorf("the element exports service %s twice", s.GetName())
+		}
+		seen[s.GetName()] = true
+	}
+	return nil
+}
+
+func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description) ([]string, error) {
+	data := filepath.Join(e.h.priv.dir, "data", e.deployment, d.GetElement())
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
+	resp, err := p.Configure(ctx, &conduitv1.ConfigureRequest{
+		Deployment: e.deployment, Element: d.GetElement(), DataDir: data,
+		MaxMessage: uint64(e.h.o.MaxMessage), Memory: uint64(max(e.h.o.MemoryTotal, 0)), LinkMemory: uint64(max(e.h.o.LinkMemory, 0)),
+		MaxCalls: e.h.o.MaxCalls, Instance: e.h.instance,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetWarnings(), nil
+}
+
+// healthPause is between two looks at an element that is coming up.
+const healthPause = 200 * time.Millisecond
+
+// awaitHealthy waits until the element says that it is well: one that needs its
+// time is starting, not ill.
+func (e *element) awaitHealthy(ctx context.Context, p *pluginlink.Process) error {
+	for {
+		r, err := p.Health(ctx)
+		if err != nil {
+			return err
+		}
+		if r.GetState() != conduitv1.HealthResponse_STATE_UNHEALTHY {
+			return nil
+		}
+		select {
+		case <-time.After(healthPause):
+		case <-p.Exited():
+		case <-ctx.Done():
+			return fmt.Errorf("the element was not healthy within %s (host.ready_timeout); it says: %s", e.h.o.ReadyTimeout, r.GetText())
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package host
+
+import (
+	"time"
+
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// State is where an element stands. The names are stable: status shows them.
+type State string
+
+// The states of an element.
+const (
+	Discovered   State = "discovered"    // seen, waiting for its turn
+	Refused      State = "refused"       // its file cannot or may not run; Reason says why
+	Starting     State = "starting"      // its process is coming up
+	Ready        State = "ready"         // it takes calls
+	Degraded     State = "degraded"      // it takes calls, and is not well
+	Draining     State = "draining"      // it takes no more calls, those under way finish
+	Stopped      State = "stopped"       // it was stopped on purpose
+	Backoff      State = "backoff"       // it failed and waits for its next start
+	CrashLooping State = "crash_looping" // it failed quickly too often; it is started again at the longest interval
+	Disabled     State = "disabled"      // an operator turned it off
+)
+
+// Serving reports whether an element in this state takes calls.
+func (s State) Serving() bool { return s == Ready || s == Degraded }
+
+// ElementStatus is an element at one moment.
+type ElementStatus struct {
+	// Name is the element's own; empty until it has once described itself.
+	Name  string
+	State State
+	Since time.Time
+	// Reason says why it is in this state, for people.
+	Reason string
+	// Kind names the cause of a failure or refusal, such as "wrong_arch".
+	Kind string
+	// Generation counts its processes that became ready.
+	Generation uint64
+	Pid        int
+	// Restarts counts the processes that ended without being asked to.
+	Restarts uint64
+	// Calls are under way.
+	Calls int64
+	// LastExit is how its last process ended; its At is zero if none did.
+	LastExit pluginlink.ExitStatus
+	// Stderr are the last lines of its present or last process.
+	Stderr   []string
+	Warnings []string
+	// Path is the binary as deployed; Sum is the SHA-256 of what runs.
+	Path, Sum string
+	// Description is what it offers; nil until it has described itself. Shared:
+	// it must not be changed.
+	Description *conduitv1.Description
+}
+
+// DeploymentStatus is a deployment at one moment. Status is "clean" when all
+// elements are ready, "warnings" when they are and something is to be said,
+// "unstable" when some are not, "failed" when none is.
+type DeploymentStatus struct {
+	ID       address.DeploymentID
+	Name     string
+	Path     string
+	Status   string
+	Elements []ElementStatus
+}
+
+func deploymentStatus(elements []ElementStatus) string {
+	ready, warnings := 0, 0
+	for _, e := range elements {
+		if e.State.Serving() {
+			ready++
+		}
+		if e.State == Degraded || len(e.Warnings) > 0 {
+			warnings++
+		}
+	}
+	switch {
+	case ready == 0:
+		return "failed"
+	case ready < len(elements):
+		return "unstable"
+	case warnings > 0:
+		return "warnings"
+	}
+	return "clean"
+}

@@ -1,0 +1,333 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// run owns the element until it is removed or ctx ends. Whatever hangs in here
+// hangs for this element alone.
+func (e *element) run(ctx context.Context) {
+	r := e.newRestarts()
+	for {
+		f, gone := e.wanted()
+		switch {
+		case gone || ctx.Err() != nil:
+			e.set(Stopped, "", "")
+			e.settle()
+			return
+		case f.refused != nil:
+			e.set(Refused, f.refused.kind, f.refused.reason)
+			e.settle()
+			e.pause(ctx, -1)
+			continue
+		}
+		g, err := e.tryStart(ctx, f.binary)
+		if err != nil {
+			if e.overtaken(ctx, f) {
+				r.reset()
+				continue
+			}
+			wait := e.failed(err, r, 0)
+			e.settle()
+			e.pause(ctx, wait)
+			if e.overtaken(ctx, f) {
+				r.reset()
+			}
+			continue
+		}
+		began := time.Now()
+		e.log.Info("element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", f.binary.sum)
+		e.settle()
+		if err := e.watch(ctx, g); err != nil {
+			e.lost(g)
+			e.pause(ctx, e.failed(err, r, time.Since(began)))
+			continue
+		}
+		r.reset()
+		e.stop(g)
+	}
+}
+
+// tryStart starts, in a context that update and remove can end.
+func (e *element) tryStart(ctx context.Context, b *binary) (*generation, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.mu.Lock()
+	e.interrupt = cancel
+	if e.gone || e.want.binary != b {
+		cancel()
+	}
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		e.interrupt = nil
+		e.mu.Unlock()
+	}()
+	e.set(Starting, "", "waiting for its turn")
+	return e.start(ctx, b)
+}
+
+// overtaken reports whether something else is wanted by now.
+func (e *element) overtaken(ctx context.Context, f finding) bool {
+	now, gone := e.wanted()
+	return gone || ctx.Err() != nil || !sameFinding(now, f)
+}
+
+// pause waits for d, for a change of what is wanted, or for ctx; d < 0 has no
+// end.
+func (e *element) pause(ctx context.Context, d time.Duration) {
+	var after <-chan time.Time
+	if d >= 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		after = t.C
+	}
+	select {
+	case <-after:
+	case <-e.changed:
+	case <-ctx.Done():
+	}
+}
+
+// restarts decides when a process that failed is started again: at once, then
+// with growing pauses.
+type restarts struct {
+	backoff *backoff.ExponentialBackOff
+	quick   int // failures in a row
+}
+
+func (e *element) newRestarts() *restarts {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = e.h.o.RestartMin, e.h.o.RestartMax
+	b.Multiplier, b.RandomizationFactor = 2, 0.3
+	b.Reset()
+	return &restarts{backoff: b}
+}
+
+func (r *restarts) reset() {
+	r.quick = 0
+	r.backoff.Reset()
+}
+
+// failed notes a failure after the process has served for lived, and says how
+// long to wait; negative = until the file changes.
+func (e *element) failed(err error, r *restarts, lived time.Duration) time.Duration {
+	kind, reason := "failed", err.Error()
+	if c, ok := errors.AsType[*cause](err); ok {
+		kind, reason = c.kind, c.reason
+	}
+	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
+		kind = string(se.Kind)
+		e.mu.Lock()
+		if !se.Exit.At.IsZero() {
+			e.status.LastExit = se.Exit
+		}
+		e.status.Stderr = se.Stderr
+		e.proc = nil
+		e.mu.Unlock()
+		if se.Final() {
+			e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
+			e.set(Refused, kind, reason)
+			return -1
+		}
+	}
+	if lived >= e.h.o.StableAfter {
+		r.reset()
+	}
+	r.quick++
+	wait, state := time.Duration(0), Backoff
+	if r.quick > 1 {
+		wait = r.backoff.NextBackOff()
+	}
+	if r.quick >= e.h.o.CrashLoopAfter {
+		wait, state = e.h.o.RestartMax, CrashLooping
+	}
+	e.mu.Lock()
+	e.status.Restarts++
+	e.mu.Unlock()
+	e.log.Error("element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
+	e.set(state, kind, reason)
+	return wait
+}
+
+// unresponsiveAfter is how many health checks in a row a process may leave
+// unanswered before it is ended and started anew.
+const unresponsiveAfter = 6
+
+// watch follows a process that serves. It returns nil when the process is to be
+// stopped, an error when it is lost or must be ended.
+func (e *element) watch(ctx context.Context, g *generation) error {
+	ticker := time.NewTicker(e.h.o.HealthInterval)
+	defer ticker.Stop()
+	checkCtx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	answers := make(chan health, 1)
+	checking, silent := false, 0
+	for {
+		select {
+		case <-g.process.Exited():
+			return &cause{lostExited, "the plugin " + describeEnd(g.process)}
+		case <-g.conn.Done():
+			return e.linkLost(g)
+		case <-ctx.Done():
+			return nil
+		case <-e.changed:
+			f, gone := e.wanted()
+			switch {
+			case gone:
+				return nil
+			case f.refused != nil:
+				// What runs is better than nothing; its copy is not the file.
+				e.warn("the new file is refused, the old binary goes on: " + f.refused.reason)
+			case f.binary.sum != g.sum:
+				e.log.Info("the binary has changed: the element is restarted", "sha256", f.binary.sum, "was", g.sum)
+				return nil
+			}
+		case <-ticker.C:
+			if !checking {
+				checking = true
+				go func() { answers <- e.check(checkCtx, g.process) }()
+			}
+		case a := <-answers:
+			checking = false
+			if a.err == nil {
+				silent = 0
+			} else if silent++; silent >= unresponsiveAfter {
+				return &cause{lostSilent, fmt.Sprintf("the plugin did not answer %d health checks in a row: %v", silent, a.err)}
+			}
+			e.healthy(a)
+		}
+	}
+}
+
+// The kinds of the loss of a process.
+const (
+	lostExited = "exited"
+	lostLink   = "link_lost"
+	lostSilent = "unresponsive"
+)
+
+// warn adds to what the operator should know of an element that serves.
+func (e *element) warn(what string) {
+	e.log.Warn(what)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Warnings = append(e.status.Warnings, what)
+}
+
+type health struct {
+	r   *conduitv1.HealthResponse
+	err error
+}
+
+func (e *element) check(ctx context.Context, p *pluginlink.Process) health {
+	ctx, cancel := context.WithTimeout(ctx, e.h.o.HealthTimeout)
+	defer cancel()
+	r, err := p.Health(ctx)
+	return health{r, err}
+}
+
+// healthy takes the answer to a health check. An element that is not well still
+// gets calls: it answers them, or says why not.
+func (e *element) healthy(a health) {
+	state, kind, reason := Ready, "", ""
+	switch {
+	case a.err != nil:
+		state, kind, reason = Degraded, lostSilent, a.err.Error()
+	case a.r.GetState() == conduitv1.HealthResponse_STATE_DEGRADED:
+		state, kind, reason = Degraded, "degraded", a.r.GetText()
+	case a.r.GetState() == conduitv1.HealthResponse_STATE_UNHEALTHY:
+		state, kind, reason = Degraded, "unhealthy", a.r.GetText()
+	}
+	e.mu.Lock()
+	same := e.status.State == state && e.status.Reason == reason
+	e.mu.Unlock()
+	if !same {
+		e.log.Info("element health changed", "state", string(state), "kind", kind, "reason", reason)
+		e.set(state, kind, reason)
+	}
+}
+
+// linkLost says why the link ended: mostly since the process has, which is seen
+// a moment later.
+func (e *element) linkLost(g *generation) error {
+	select {
+	case <-g.process.Exited():
+		return &cause{lostExited, "the plugin " + describeEnd(g.process)}
+	case <-time.After(time.Second):
+		return &cause{lostLink, fmt.Sprintf("the plugin's link was lost: %v", g.conn.Err())}
+	}
+}
+
+func describeEnd(p *pluginlink.Process) string {
+	s := p.Exit().String()
+	if tail := p.Stderr(); len(tail) > 0 {
+		s += "; stderr ended with: " + tail[len(tail)-1]
+	}
+	return s
+}
+
+// lost takes a process that has ended, or must end, out of service. Its link
+// ends its calls, once each.
+func (e *element) lost(g *generation) {
+	e.swap(nil, Backoff, "", "", nil)
+	g.drain()
+	e.release(g, 0)
+}
+
+// stop takes a generation out of service in good order: no new calls, those
+// under way finish within the drain's time, the element flushes, the process
+// leaves.
+func (e *element) stop(g *generation) {
+	ctx, cancel := e.h.stopContext()
+	defer cancel()
+	e.swap(nil, Draining, "", "", nil)
+	g.drain()
+	select {
+	case <-g.idle:
+	case <-ctx.Done():
+		e.log.Warn("the drain's time is over: calls under way are ended", "calls", g.calls())
+	case <-g.process.Exited():
+	}
+	// Ends the calls that are left, and lets the plugin's handlers see it before
+	// their element is stopped.
+	g.conn.Close(link.CloseGoingAway, conduit.ReasonDraining)
+	stopCtx, done := context.WithTimeout(context.WithoutCancel(ctx), e.h.stopBudget(ctx))
+	defer done()
+	if err := g.process.Stop(stopCtx); err != nil {
+		e.log.Warn("the element did not stop in good order", "error", err)
+	}
+	e.release(g, e.h.o.KillGrace)
+	e.log.Info("element stopped", "element", g.desc.GetElement(), "generation", g.number)
+}
+
+// release ends the process and frees what it held.
+func (e *element) release(g *generation, grace time.Duration) {
+	if err := g.process.Kill(grace); err != nil {
+		e.log.Error("a plugin left something behind", "error", err)
+	}
+	select {
+	case <-g.conn.Done():
+	case <-time.After(time.Second):
+	}
+	e.noteExit(g.process)
+}
+
+func (e *element) noteExit(p *pluginlink.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if x := p.Exit(); !x.At.IsZero() {
+		e.status.LastExit = x
+	}
+	e.status.Pid = 0
+}

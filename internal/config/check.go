@@ -1,0 +1,194 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// maxSocketPath is how long the path of a Unix socket may be: sun_path has 108
+// bytes on Linux and 104 on macOS, the last of them a NUL.
+const maxSocketPath = 103
+
+// checkMode refuses the modes whose parts are not there. To serve half of one
+// would look like a fault of the cluster.
+func checkMode(v Value) string {
+	// The default is left to crossCheck: whoever wrote nothing has made no mistake.
+	if v.Layer != FromDefault && v.Text == "external" {
+		return externalLater
+	}
+	return ""
+}
+
+func checkAuthMode(v Value) string {
+	if v.Layer != FromDefault && v.Text == "required" {
+		return requiredLater
+	}
+	return ""
+}
+
+const (
+	externalLater = "is not available in this version: it needs the cluster lookup and the HTTP gateway, which are not part of it; use --mode worker"
+	requiredLater = "is not available in this version, which knows no sessions; use --auth-mode disabled, which makes every caller superuser and keeps all listeners on loopback"
+)
+
+//nolint:gochecknoglobals // compiled once, never changed
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// checkName keeps names fit for a file name, a DNS label of a metric, and a
+// line of a log.
+func checkName(v Value) string {
+	if nameForm.MatchString(v.Text) {
+		return ""
+	}
+	return "is not a name: it takes 1 to 64 letters, digits, '.', '_' or '-' and begins with a letter or a digit; give one with --name"
+}
+
+// checkListen holds a listener to host:port.
+func checkListen(v Value) string {
+	if _, _, why := splitListen(v.Text); why != "" {
+		return why
+	}
+	return ""
+}
+
+func splitListen(text string) (host string, port int, why string) {
+	const example = "; write, for example, 127.0.0.1:7400, [::1]:7400 or :7400 (all interfaces)"
+	host, service, err := net.SplitHostPort(text)
+	if err != nil {
+		return "", 0, "is not host:port" + example
+	}
+	port, err = strconv.Atoi(service)
+	if err != nil || port < 0 || port > 65535 || service[0] == '+' || service[0] == '-' {
+		return "", 0, "has no port from 0 to 65535" + example
+	}
+	return host, port, ""
+}
+
+// isLoopback reports whether only this machine reaches a listener on host.
+// Another name than localhost is not looked up: what it means may change.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+func checkOrigins(v Value) string {
+	list, ok := v.parsed.([]string)
+	if !ok {
+		return ""
+	}
+	for _, origin := range list {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || u.Scheme == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			return fmt.Sprintf("has %q, which is not an origin; write, for example, https://console.example", origin)
+		}
+	}
+	return ""
+}
+
+// crossCheck reports what is wrong between values, leaving out keys that have a
+// problem of their own.
+func (c *Config) crossCheck(known []Problem) []Problem {
+	x := &crossChecker{c: c, bad: map[string]bool{}}
+	for _, p := range known {
+		x.bad[p.Key] = true
+	}
+	x.availability()
+	x.loopback()
+	x.proportions()
+	x.socket()
+	return x.problems
+}
+
+type crossChecker struct {
+	c        *Config
+	bad      map[string]bool
+	problems []Problem
+}
+
+func (x *crossChecker) good(keys ...string) bool {
+	return !slices.ContainsFunc(keys, func(k string) bool { return x.bad[k] })
+}
+
+func (x *crossChecker) report(key, format string, args ...any) {
+	v := x.c.Value(key)
+	x.problems = append(x.problems, Problem{Key: key, Where: v.Where, Message: fmt.Sprintf("%q ", v.Text) + fmt.Sprintf(format, args...)})
+}
+
+func (x *crossChecker) availability() {
+	if x.good("mode") && x.c.String("mode") == "external" {
+		x.report("mode", "(the default) %s", externalLater)
+	}
+	if x.good("auth.mode") && x.c.String("auth.mode") == "required" {
+		x.report("auth.mode", "(the default) %s", requiredLater)
+	}
+}
+
+func (x *crossChecker) loopback() {
+	if !x.good("auth.mode") || x.c.String("auth.mode") != "disabled" {
+		return
+	}
+	for _, key := range []string{"cluster.listen", "ops.listen"} {
+		if !x.good(key) {
+			continue
+		}
+		if host, _, _ := splitListen(x.c.String(key)); !isLoopback(host) {
+			x.report(key, "is not loopback, but with auth.mode disabled every caller is superuser; listen on 127.0.0.1 or [::1]")
+		}
+	}
+}
+
+func (x *crossChecker) proportions() {
+	x.atMost("cluster.link_memory", "cluster.memory", 1)
+	x.atMost("cluster.max_payload", "cluster.memory", 2)
+	x.atMost("cluster.probe_interval", "cluster.dead_after", 2)
+	x.atMost("cluster.dead_after", "cluster.ping_interval", 1)
+	x.atMost("registry.refresh_timeout", "registry.refresh", 1)
+	if a, b := x.c.String("cluster.listen"), x.c.String("ops.listen"); x.good("cluster.listen", "ops.listen") && a == b {
+		if _, port, _ := splitListen(a); port != 0 {
+			x.report("ops.listen", "is also cluster.listen; give each its own port")
+		}
+	}
+}
+
+// atMost reports small unless times of it fit into big.
+func (x *crossChecker) atMost(small, big string, times int64) {
+	if !x.good(small, big) {
+		return
+	}
+	a, b := x.c.Value(small), x.c.Value(big)
+	if a.number()*times <= b.number() {
+		return
+	}
+	// Blame the one that somebody wrote.
+	if a.Layer == FromDefault {
+		x.report(big, "is too little for %s, which is %s%s", small, a.Text, share(times))
+		return
+	}
+	x.report(small, "is too much for %s, which is %s%s", big, b.Text, share(times))
+}
+
+func share(times int64) string {
+	if times == 1 {
+		return ""
+	}
+	return fmt.Sprintf("; it must fit %d times", times)
+}
+
+// socket holds the path of the management socket to what the system can bind.
+func (x *crossChecker) socket() {
+	if !x.good("run_dir", "name", "data_dir") {
+		return
+	}
+	if path := x.c.Socket(); len(path) > maxSocketPath {
+		x.report("run_dir", "makes the path of a socket too long: %s has %d bytes, and the system takes %d; give a shorter directory with --run-dir, such as /tmp/conduit",
+			path, len(path), maxSocketPath)
+	}
+}

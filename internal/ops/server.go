@@ -1,0 +1,83 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+)
+
+// Options configures a [Server].
+type Options struct {
+	// Unready returns why the instance should get no work, one reason each, such
+	// as "draining"; nothing means that it is ready. It is called for every
+	// request of /readyz and must not wait.
+	Unready func() []string
+	// Log takes what net/http has to say about broken requests, at debug level;
+	// nil = nothing.
+	Log *slog.Logger
+}
+
+// Server answers on the ops listener. All methods may be called concurrently.
+type Server struct{ http *http.Server }
+
+// New returns a server that answers once Serve is called.
+func New(o Options) *Server {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{http: &http.Server{
+		Handler:           handler(o.Unready),
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		// No write timeout: a profile is written for as long as it was asked to run.
+	}}
+}
+
+// Serve answers requests until Close and then returns nil. It closes l.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.Serve(l)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Close stops listening, lets requests under way finish until ctx ends, and then
+// cuts them off.
+func (s *Server) Close(ctx context.Context) error {
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+func handler(unready func() []string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", livez)
+	mux.Handle("GET /readyz", readyz(unready))
+	for path, h := range map[string]http.HandlerFunc{
+		"GET /debug/pprof/":        pprof.Index,
+		"GET /debug/pprof/cmdline": pprof.Cmdline,
+		"GET /debug/pprof/profile": pprof.Profile,
+		"GET /debug/pprof/symbol":  pprof.Symbol,
+		"GET /debug/pprof/trace":   pprof.Trace,
+	} {
+		mux.Handle(path, loopbackOnly(h))
+	}
+	return quiet(mux)
+}
+
+// quiet keeps answers out of caches and browsers from guessing at them.
+func quiet(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,296 @@
+package pluginlink
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
+	"google.golang.org/grpc"
+
+	"github.com/elemental-conduit/conduit/internal/link"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// Defaults of a launch.
+const (
+	DefaultStartTimeout = 10 * time.Second
+	DefaultNoFile       = 65536
+)
+
+// socketRoom is what go-plugin appends to the socket directory's path, at most;
+// maxSocketPath is the longest path of a Unix socket that all systems take.
+const (
+	socketRoom    = 38
+	maxSocketPath = 104
+)
+
+// LaunchConfig says how to run a plugin. It is read only while Launch runs, but
+// for Log, which the process's output goes to until its end.
+type LaunchConfig struct {
+	// Name is for logs and errors, such as "echo/echo".
+	Name string
+	// Path is the binary; it must not change while it runs. Args follow it.
+	Path string
+	Args []string
+	// Dir is the working directory, never the host's own.
+	Dir string
+	// Env is what the deployment declares, as NAME=value.
+	Env []string
+	// SocketDir takes the process's socket directory. It must be private to
+	// this host (0700), since a socket's own mode is the umask's.
+	SocketDir string
+	// StartTimeout bounds the time from exec to handshake; 0 = 10 s.
+	StartTimeout time.Duration
+	// MaxMessage is the largest message of a call in bytes; 0 = 10 MiB.
+	MaxMessage int64
+	// NoFile bounds the process's open files; 0 = 65536, at most the host's own bound.
+	NoFile uint64
+	// Spawner starts it.
+	Spawner *Spawner
+	// Log takes the process's output and what is to be said of it; nil = nothing.
+	Log hclog.Logger
+}
+
+// CheckSocketDir says whether sockets below dir have paths that the system can
+// bind. An error gives the numbers and the mend.
+func CheckSocketDir(dir string) error {
+	if n := len(dir) + socketRoom; n > maxSocketPath {
+		return fmt.Errorf("socket directory %s is too long: its %d bytes and the %d of a socket's name make %d, the system's limit is %d; choose a shorter run directory",
+			dir, len(dir), socketRoom, n, maxSocketPath)
+	}
+	return nil
+}
+
+// Launch starts a plugin and returns when it has answered the handshake, with
+// an error of type *StartError when it does not. ctx bounds the start only; if
+// it ends, the process is killed. On error nothing is left: no process, no
+// file, no goroutine.
+func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
+	cfg := config
+	setDefaults(&cfg)
+	misconfigured := func(err error) (*Process, error) {
+		return nil, &StartError{Kind: KindConfig, Path: cfg.Path, Message: err.Error(), Err: err}
+	}
+	if cfg.Spawner == nil {
+		return misconfigured(errors.New("no Spawner was given"))
+	}
+	if err := CheckSocketDir(cfg.SocketDir); err != nil {
+		return misconfigured(err)
+	}
+	token := make([]byte, 32)
+	_, _ = rand.Read(token) // never fails
+	protocol := []string{
+		envToken + "=" + hex.EncodeToString(token),
+		envHostPID + "=" + strconv.Itoa(os.Getpid()),
+		envMaxMessage + "=" + strconv.FormatInt(cfg.MaxMessage, 10),
+		envLogLevel + "=" + cfg.Log.GetLevel().String(),
+	}
+	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
+		return misconfigured(err)
+	}
+
+	p := &Process{cfg: &cfg, token: token, released: make(chan struct{})}
+	out := newOutput(cfg.Log)
+	// A go-plugin client cannot start twice and writes into its config: both
+	// are made anew for each launch.
+	p.client = plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig:  handshakeConfig(),
+		VersionedPlugins: versions(clientPlugin{}),
+		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, socketDir string) (runner.Runner, error) {
+			p.socketDir = socketDir
+			env, err := pluginEnv(os.Environ(), cfg.Env, append(cmd.Env, protocol...))
+			if err != nil {
+				return nil, err
+			}
+			p.child = newChild(&cfg, env, socketDir, out)
+			p.starting.Store(p.child)
+			return p.child, nil
+		},
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		SkipHostEnv:      true,
+		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: cfg.SocketDir},
+		// Ours ends first, and knows why.
+		StartTimeout: cfg.StartTimeout + 5*time.Second,
+		// What go-plugin would say (a normal exit is an error to it), we say.
+		Logger:          hclog.NewNullLogger(),
+		SyncStdout:      &lineWriter{out: out, source: "stdout"},
+		SyncStderr:      &lineWriter{out: out, source: "stderr"},
+		Managed:         false, // its list never shrinks
+		GRPCDialOptions: dialOptions(cfg.MaxMessage),
+	})
+	if err := p.start(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func setDefaults(cfg *LaunchConfig) {
+	if cfg.StartTimeout <= 0 {
+		cfg.StartTimeout = DefaultStartTimeout
+	}
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = link.DefaultMaxMessage
+	}
+	if cfg.NoFile == 0 {
+		cfg.NoFile = DefaultNoFile
+	}
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Name == "" {
+		cfg.Name = filepath.Base(cfg.Path)
+	}
+}
+
+// dialOptions caps what a plugin may send, which go-plugin does not, and gives
+// the connection the windows and buffers that the link was measured with.
+func dialOptions(maxMessage int64) []grpc.DialOption {
+	n := int(maxMessage) + envelope
+	return []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(n), grpc.MaxCallSendMsgSize(n)),
+		grpc.WithInitialWindowSize(grpcWindow),
+		grpc.WithInitialConnWindowSize(grpcWindow),
+		grpc.WithReadBufferSize(grpcBuffer),
+		grpc.WithWriteBufferSize(grpcBuffer),
+		grpc.WithDisableRetry(), // a call is never sent twice behind its caller's back
+	}
+}
+
+// clientPlugin is the host's entry in go-plugin's set. Nothing is dispensed:
+// the client of our own service is made on go-plugin's connection.
+type clientPlugin struct {
+	plugin.NetRPCUnsupportedPlugin
+}
+
+func (clientPlugin) GRPCServer(*plugin.GRPCBroker, *grpc.Server) error {
+	return errors.New("the host serves nothing")
+}
+
+func (clientPlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+	return nil, errors.New("nothing to dispense")
+}
+
+// start runs go-plugin's Start and Client, which know no context and hold a
+// lock all the while: to end them early, the process is killed.
+func (p *Process) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.StartTimeout)
+	defer cancel()
+	type result struct {
+		protocol plugin.ClientProtocol
+		err      error
+	}
+	done := make(chan result, 1)
+	go func() {
+		protocol, err := p.client.Client() // starts it, too
+		done <- result{protocol, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-ctx.Done():
+		// The child may not have been made yet; it is within a moment, since
+		// go-plugin does nothing before that could wait.
+		for ended := false; !ended; {
+			if c := p.starting.Load(); c != nil {
+				_ = c.Kill(context.Background())
+			}
+			select {
+			case r = <-done:
+				ended = true
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		if r.err == nil {
+			r.err = ctx.Err()
+		}
+	}
+	if r.err == nil {
+		conn := r.protocol.(*plugin.GRPCClient).Conn
+		p.rpc = conduitv1.NewPluginClient(conn)
+		return nil
+	}
+	why := p.startError(ctx, r.err)
+	_ = p.Kill(0)
+	return why
+}
+
+// foreignPlugin is what go-plugin prints when the cookie is not its own.
+const foreignPlugin = "not meant to be executed directly"
+
+// startError says why the start failed: from what the runner saw, not from
+// go-plugin's text, which is one for all causes.
+func (p *Process) startError(ctx context.Context, err error) *StartError {
+	e := &StartError{Path: p.cfg.Path, Err: err}
+	c := p.child
+	if c == nil {
+		e.Kind, e.Message = KindSystem, fmt.Sprintf("the start could not be prepared: %v; is the socket directory %s there and writable?", err, p.cfg.SocketDir)
+		return e
+	}
+	fault, killed := c.verdict()
+	if c.started() {
+		// go-plugin has killed it, if it did not end by itself.
+		select {
+		case <-c.exited:
+		case <-time.After(killWait):
+		}
+		e.Stderr = c.out.Tail()
+	}
+	if fault != nil {
+		fault.Stderr = e.Stderr
+		return fault
+	}
+	exited := false
+	select {
+	case <-c.exited:
+		exited = !killed
+	default:
+	}
+	switch {
+	case exited:
+		e.Exit = c.exit
+		p.explainExit(e)
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		e.Kind, e.Message = KindCanceled, "the start was given up"
+	case ctx.Err() != nil:
+		e.Kind, e.Message = KindTimeout, fmt.Sprintf("it printed no handshake within %s; if it needs longer to load, raise host.start_timeout, and let pluginapi.Main come first in main", p.cfg.StartTimeout)
+	default:
+		e.Kind, e.Message = KindUnreachable, "the handshake failed: "+firstLine(err.Error())
+	}
+	return e
+}
+
+func (p *Process) explainExit(e *StartError) {
+	all := strings.Join(e.Stderr, "\n")
+	switch {
+	case e.Exit.Signal != "":
+		e.Kind, e.Message = KindSignalled, "it "+e.Exit.String()+" before the handshake"
+	case strings.Contains(all, foreignPlugin):
+		e.Kind, e.Message = KindCookie, "it is a plugin of another program: its cookie differs; build it with pluginapi"
+	case e.Exit.Code == 0:
+		e.Kind, e.Message = KindExited, "it exited with status 0 before the handshake, as a program does that is no plugin; call pluginapi.Main in main"
+	default:
+		e.Kind, e.Message = KindExited, "it "+e.Exit.String()+" before the handshake; its stderr says why"
+	}
+	for _, line := range e.Stderr {
+		if startsPanic([]byte(line)) {
+			e.Message += "; " + line
+			break
+		}
+	}
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return clean(s)
+}

@@ -1,0 +1,282 @@
+package pluginlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-plugin/runner"
+	"golang.org/x/sys/unix"
+)
+
+// drainGrace is how long a descendant that still holds stdout or stderr may keep
+// them after the process has been reaped.
+const drainGrace = 200 * time.Millisecond
+
+// child implements runner.Runner, the part of go-plugin that starts and kills.
+// It differs from go-plugin's own in what its users have suffered from: it reads
+// the plugin's output itself and for ever, gives go-plugin nothing but a checked
+// handshake line and an empty stderr, kills the whole group before the leader is
+// reaped, and never waits for a descendant that holds a pipe.
+//
+// All methods may be called concurrently; Start once.
+type child struct {
+	cfg       *LaunchConfig
+	env       []string
+	socketDir string
+	out       *output
+
+	// What go-plugin reads.
+	stdoutR, stderrR *io.PipeReader
+	stdoutW, stderrW *io.PipeWriter
+
+	exited chan struct{} // closed once reaped and drained
+	exit   ExitStatus    // valid once exited is closed
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	reaped bool
+	killed bool        // a signal of ours was sent
+	fault  *StartError // why the handshake was refused
+}
+
+var _ runner.Runner = (*child)(nil)
+
+func newChild(cfg *LaunchConfig, env []string, socketDir string, out *output) *child {
+	p := &child{cfg: cfg, env: env, socketDir: socketDir, out: out, exited: make(chan struct{})}
+	p.stdoutR, p.stdoutW = io.Pipe()
+	p.stderrR, p.stderrW = io.Pipe()
+	return p
+}
+
+// Start implements runner.Runner.
+func (p *child) Start(context.Context) error {
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return p.refuse(execError(p.cfg.Path, err))
+	}
+	errR, errW, err := os.Pipe()
+	if err != nil {
+		_ = outR.Close()
+		_ = outW.Close()
+		return p.refuse(execError(p.cfg.Path, err))
+	}
+	cmd, err := p.cfg.Spawner.start(func() *exec.Cmd {
+		return &exec.Cmd{
+			Path: p.cfg.Path, Args: append([]string{p.cfg.Path}, p.cfg.Args...), Env: p.env, Dir: p.cfg.Dir,
+			Stdout: outW, Stderr: errW, // and stdin from /dev/null
+			SysProcAttr: processAttr(),
+		}
+	})
+	_ = outW.Close()
+	_ = errW.Close()
+	if err != nil {
+		_ = outR.Close()
+		_ = errR.Close()
+		return p.refuse(execError(p.cfg.Path, err))
+	}
+	p.mu.Lock()
+	p.cmd = cmd
+	p.mu.Unlock()
+	if err := limitProcess(cmd.Process.Pid, p.cfg.NoFile); err != nil {
+		p.cfg.Log.Debug("a limit of the plugin's process could not be set", "pid", cmd.Process.Pid, "error", err)
+	}
+	var drains sync.WaitGroup
+	drains.Go(func() { p.drainStdout(outR) })
+	drains.Go(func() { p.out.drainStderr(errR, errR.SetReadDeadline) })
+	go p.wait(cmd, &drains, outR, errR)
+	return nil
+}
+
+// wait owns the end of the process.
+func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File) {
+	reap(cmd, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		// Children of the plugin go with it, however it ended.
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		p.reaped = true
+	})
+	drained := make(chan struct{})
+	go func() {
+		drains.Wait()
+		close(drained)
+	}()
+	timer := time.NewTimer(drainGrace)
+	select {
+	case <-drained:
+	case <-timer.C:
+	}
+	timer.Stop()
+	_ = outR.Close()
+	_ = errR.Close()
+	<-drained
+	if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		p.exit = exitStatus(w)
+	} else {
+		p.exit = ExitStatus{Code: cmd.ProcessState.ExitCode(), At: time.Now()}
+	}
+	_ = p.stdoutW.Close()
+	_ = p.stderrW.Close()
+	close(p.exited)
+}
+
+// drainStdout looks for the handshake, hands it to go-plugin, and logs all
+// else, until the end.
+func (p *child) drainStdout(r io.Reader) {
+	lines := newLineReader(r)
+	noise := 0
+	for announced := false; ; {
+		line, cut, err := lines.next()
+		if err != nil {
+			return
+		}
+		if announced {
+			p.out.line("stdout", line, cut)
+			continue
+		}
+		line = trimChatter(line)
+		if len(line) == 0 {
+			continue
+		}
+		if a, ok := parseAnnouncement(string(line)); ok && cut == 0 {
+			announced = true
+			if fault := a.check(p.cfg.Path, p.socketDir); fault != nil {
+				_ = p.refuse(fault)
+				continue
+			}
+			// go-plugin's scanner takes it at once; at the latest the exit ends the wait.
+			_, _ = p.stdoutW.Write(append(line, '\n'))
+			continue
+		}
+		if noise++; noise <= maxNoiseShown {
+			p.cfg.Log.Warn("the plugin printed to stdout before its handshake; the line was skipped, stdout must carry the handshake only",
+				"line", shorten(clean(string(line[:min(len(line), 4*noiseShown)])), noiseShown))
+		}
+		if noise > maxNoise {
+			_ = p.refuse(&StartError{Kind: KindNotPlugin, Path: p.cfg.Path, Message: fmt.Sprintf("it printed more than %d lines on stdout and no handshake; call pluginapi.Main first in main", maxNoise)})
+			announced = true
+		}
+	}
+}
+
+// refuse keeps why the start failed and ends the process.
+func (p *child) refuse(why *StartError) error {
+	p.mu.Lock()
+	if p.fault == nil {
+		p.fault = why
+	}
+	p.mu.Unlock()
+	p.signal(unix.SIGKILL)
+	return why
+}
+
+// signal sends sig to the group, unless the process was reaped already.
+func (p *child) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil || p.reaped {
+		return
+	}
+	p.killed = true
+	_ = unix.Kill(-p.cmd.Process.Pid, sig)
+}
+
+// started reports whether there ever was a process.
+func (p *child) started() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd != nil
+}
+
+// Pid returns the process id, 0 before the start.
+func (p *child) Pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
+// verdict says what is known of a failed start.
+func (p *child) verdict() (fault *StartError, killed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fault, p.killed
+}
+
+// Wait implements runner.Runner.
+func (p *child) Wait(ctx context.Context) error {
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if p.exit.Code != 0 {
+		return errors.New(p.exit.String())
+	}
+	return nil
+}
+
+// killWait bounds the wait for the end of a killed process. Only one that is
+// stuck in the kernel outlasts it.
+const killWait = 5 * time.Second
+
+// Kill implements runner.Runner: at once, with all children.
+func (p *child) Kill(ctx context.Context) error {
+	if !p.started() {
+		return nil
+	}
+	p.signal(unix.SIGKILL)
+	ctx, cancel := context.WithTimeout(ctx, killWait)
+	defer cancel()
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("process %d does not end though it was killed: it is stuck in the kernel", p.Pid())
+	}
+}
+
+// Diagnose implements runner.Runner.
+func (p *child) Diagnose(context.Context) string {
+	select {
+	case <-p.exited:
+		return "the plugin " + p.exit.String() + "\n" + strings.Join(p.out.Tail(), "\n")
+	default:
+		return strings.Join(p.out.Tail(), "\n")
+	}
+}
+
+// Stdout implements runner.Runner.
+func (p *child) Stdout() io.ReadCloser { return p.stdoutR }
+
+// Stderr implements runner.Runner: go-plugin reads nothing there, and sees the
+// end when the process has ended.
+func (p *child) Stderr() io.ReadCloser { return p.stderrR }
+
+// Name implements runner.Runner.
+func (p *child) Name() string { return p.cfg.Name }
+
+// ID implements runner.Runner. It must not be empty, or go-plugin's Kill would
+// leave its socket directory behind.
+func (p *child) ID() string { return strconv.Itoa(p.Pid()) }
+
+// PluginToHost implements runner.Runner.
+func (p *child) PluginToHost(network, addr string) (string, string, error) {
+	return network, addr, nil
+}
+
+// HostToPlugin implements runner.Runner.
+func (p *child) HostToPlugin(network, addr string) (string, string, error) {
+	return network, addr, nil
+}

@@ -1,0 +1,50 @@
+package pluginlink
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// errBadArch is what only some systems say of a program for another machine.
+var errBadArch = errors.New("bad CPU type")
+
+// processAttr puts the plugin into a process group of its own, so that it gets
+// no Ctrl-C of the terminal's and can be killed with its children, and has the
+// kernel kill it when the Spawner's thread ends. os.Process holds a pidfd, so
+// that no signal to the leader can meet a stranger.
+func processAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// reap waits for the end of cmd's process, calls last, then reaps it. While last
+// runs, neither the pid nor the group can belong to another.
+func reap(cmd *exec.Cmd, last func()) {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	last()
+	_ = cmd.Wait() // its ProcessState says all
+}
+
+// limitProcess forbids core dumps, which would hold callers' data, and bounds
+// the open files.
+func limitProcess(pid int, noFile uint64) error {
+	zero := unix.Rlimit{}
+	core := unix.Prlimit(pid, unix.RLIMIT_CORE, &zero, nil)
+	var hard unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &hard); err != nil {
+		return errors.Join(core, err)
+	}
+	n := min(noFile, hard.Max)
+	return errors.Join(core, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}, nil))
+}
+
+// redirect makes fd to another name of fd from.
+func redirect(from, to int) error { return unix.Dup3(from, to, 0) }

@@ -1,0 +1,89 @@
+package pluginlink
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// StartKind names why a plugin did not start. The names are stable: status
+// shows them.
+type StartKind string
+
+// The kinds of failed starts. Those for which [StartError.Final] holds cannot
+// get better by trying again with the same file.
+const (
+	KindNotFound      StartKind = "not_found"      // no such file, or its interpreter is missing
+	KindNotExecutable StartKind = "not_executable" // permission denied
+	KindWrongArch     StartKind = "wrong_arch"     // built for another machine
+	KindNotPlugin     StartKind = "not_a_plugin"   // nothing that the system can run, or no handshake in its output
+	KindExited        StartKind = "exited"         // it ended before the handshake
+	KindSignalled     StartKind = "signalled"      // a signal ended it before the handshake
+	KindTimeout       StartKind = "timeout"        // no handshake in time
+	KindCanceled      StartKind = "canceled"       // the host gave up waiting
+	KindVersion       StartKind = "version"        // it speaks no version that the host speaks
+	KindCookie        StartKind = "cookie"         // a plugin of another program
+	KindAddress       StartKind = "address"        // it announced an address that no plugin may have
+	KindUnreachable   StartKind = "unreachable"    // nothing answers at the address that it announced
+	KindConfig        StartKind = "config"         // the launch itself is misconfigured
+	KindSystem        StartKind = "system"         // the system refused to start a process
+)
+
+// StartError says why a plugin did not start and what to do about it. It is
+// immutable.
+type StartError struct {
+	Kind StartKind
+	// Path is the binary.
+	Path string
+	// Message says what happened and what to do next.
+	Message string
+	// Exit is how the process ended, if it ran and ended by itself.
+	Exit ExitStatus
+	// Stderr are its last lines on stderr.
+	Stderr []string
+	Err    error
+}
+
+// Error returns one line.
+func (e *StartError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plugin %s did not start (%s): %s", e.Path, e.Kind, e.Message)
+	if n := len(e.Stderr); n > 0 {
+		last := e.Stderr[max(0, n-3):]
+		b.WriteString("; stderr ended with: " + strings.Join(last, " / "))
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Final reports whether another try with the same file must fail as well.
+func (e *StartError) Final() bool {
+	switch e.Kind {
+	case KindNotExecutable, KindWrongArch, KindNotPlugin, KindVersion, KindCookie, KindAddress, KindConfig:
+		return true
+	}
+	return false
+}
+
+// execError makes a StartError of what fork or exec said.
+func execError(path string, err error) *StartError {
+	e := &StartError{Path: path, Err: err}
+	switch {
+	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, errBadArch):
+		e.Kind, e.Message = KindNotPlugin, "the system cannot run this file: it is no program, or one for another machine; build it for this one (GOOS, GOARCH)"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		e.Kind, e.Message = KindNotExecutable, "permission denied; give it the execute bit (chmod +x), and look whether the file system is mounted noexec"
+	case errors.Is(err, syscall.ENOENT):
+		e.Kind, e.Message = KindNotFound, "the file, or the interpreter or dynamic loader that it names, does not exist; put it there, or build the plugin with CGO_ENABLED=0"
+	case errors.Is(err, syscall.ETXTBSY):
+		e.Kind, e.Message = KindSystem, "the file is still open for writing somewhere; it is tried again"
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
+		e.Kind, e.Message = KindSystem, "the system has no process or memory left: "+err.Error()+"; raise the limits (ulimit -u, pids.max)"
+	default:
+		e.Kind, e.Message = KindSystem, err.Error()
+	}
+	return e
+}

@@ -1,0 +1,166 @@
+package pluginapi
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync/atomic"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// Host is what an element can ask of the instance that runs it. It is a small
+// value, safe for concurrent use, and good for as long as the process lives. Of
+// the zero Host every call fails.
+type Host struct{ h *host }
+
+// host is the one state behind all Hosts of an element.
+type host struct {
+	log  *slog.Logger
+	conn atomic.Pointer[link.Conn]
+	conf atomic.Pointer[Configuration]
+}
+
+// HostFrom returns the host of the element whose handler has ctx; the zero Host
+// outside of a call.
+func HostFrom(ctx context.Context) Host {
+	if c := callFrom(ctx); c != nil {
+		return Host{c.host}
+	}
+	return Host{}
+}
+
+// At gives an Invoker for an address, such as "*://greeter/greeter/example.Greeter".
+// A bad address surfaces at the call.
+//
+// Calls with a handler's context are made in that handler's call: they run as its
+// caller (or, with [AsSelf], as the element), inside its deadline, and end with
+// it. Any other context has no caller, and runs as anonymous unless [AsSelf]. The
+// host takes calls once Start has returned.
+func (h Host) At(addr string) conduit.Invoker {
+	a, err := address.Parse(addr)
+	if err != nil {
+		return broken{conduit.Errorf(InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent, "%v", err)}
+	}
+	if h.h == nil {
+		return broken{conduit.Errorf(FailedPrecondition, conduit.ReasonPeerUnreachable, conduit.NotSent,
+			"there is no host; take it from Start, or by HostFrom with a handler's context")}
+	}
+	return &target{host: h.h, addr: a, route: link.NewRoute(a)}
+}
+
+// Attributes returns a copy of the deployment's attributes.
+func (h Host) Attributes() map[string]string {
+	if c := h.configuration(); c != nil {
+		return maps.Clone(c.Attributes)
+	}
+	return nil
+}
+
+// Attribute returns one of the deployment's attributes, or "".
+func (h Host) Attribute(key string) string {
+	if c := h.configuration(); c != nil {
+		return c.Attributes[key]
+	}
+	return ""
+}
+
+// DataDir returns a directory of the element's own that is kept over restarts.
+func (h Host) DataDir() string {
+	if c := h.configuration(); c != nil {
+		return c.DataDir
+	}
+	return ""
+}
+
+// Logger returns the element's logger; what it takes appears in the host's log.
+func (h Host) Logger() *slog.Logger {
+	if h.h == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return h.h.log
+}
+
+func (h Host) configuration() *Configuration {
+	if h.h == nil {
+		return nil
+	}
+	return h.h.conf.Load()
+}
+
+// Claim holds units of the instance's capacity for work that outlives a call.
+type Claim struct{ units uint32 }
+
+// Units returns how many units the claim holds.
+func (c *Claim) Units() uint32 { return c.units }
+
+// Release gives the units back. It may be called more than once.
+func (c *Claim) Release() {}
+
+// Claim takes over what the call of ctx has reserved, and asks the instance for
+// the rest of units. This version of the fabric has no claims: it always fails
+// with code Unimplemented.
+func (h Host) Claim(context.Context, uint32) (*Claim, error) {
+	return nil, Errorf(Unimplemented, "this version of the host has no claims; use the method option Units, which holds units while the handler runs")
+}
+
+// Event tells of a change to the deployments of the element's instance.
+type Event struct {
+	// Name is deployment_loaded, deployment_unloaded, element_loaded, or resync.
+	Name       string
+	Deployment string
+	Element    string
+	Sequence   uint64
+	Generation uint64
+}
+
+// Subscribe asks for an event: first the present state, then changes, on one
+// goroutine. This version of the fabric has no events: it always fails with code
+// Unimplemented.
+func (h Host) Subscribe(string, func(Event)) error {
+	return Errorf(Unimplemented, "this version of the host has no events")
+}
+
+// target is an Invoker over the link to the host.
+type target struct {
+	host  *host
+	addr  address.Address
+	route *link.Route
+}
+
+// Address implements conduit.Target.
+func (t *target) Address() address.Address { return t.addr }
+
+// Invoke implements conduit.Invoker.
+func (t *target) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
+	c := callFrom(ctx)
+	conn := t.host.conn.Load()
+	if conn == nil && c != nil {
+		conn = c.s.Conn() // the first call may come before we are told of the link
+	}
+	if conn == nil {
+		return conduit.Failed(conduit.Errorf(Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent,
+			"the host takes no calls yet; make them after Start has returned"))
+	}
+	out := *in
+	if c != nil {
+		out.Parent = c.s.ID()
+		if out.TraceParent == "" {
+			out.TraceParent, out.TraceState = c.traceParent, c.traceState
+		}
+	}
+	if out.As.Kind == conduit.AsUnset && isSelf(ctx) {
+		out.As.Kind = conduit.AsSelf
+	}
+	return conn.Invoke(ctx, t.route, &out)
+}
+
+// broken is an Invoker that cannot call.
+type broken struct{ err *Error }
+
+// Invoke implements conduit.Invoker.
+func (b broken) Invoke(context.Context, *conduit.Invocation) conduit.Exchange {
+	return conduit.Failed(b.err)
+}

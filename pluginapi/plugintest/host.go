@@ -1,0 +1,277 @@
+package plugintest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	"github.com/elemental-conduit/conduit/pluginapi"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+const (
+	pipeDepth = 16 // messages
+	maxDepth  = 16 // elements in a chain of calls
+)
+
+// host dispatches calls to the elements of a test, as an instance's host does.
+type host struct {
+	instance address.InstanceID
+	log      *slog.Logger
+	front    *link.Conn
+
+	mu      sync.Mutex
+	plugins []*plugin
+	running map[uint64]*running // spliced calls that a plugin may still work on, by tag
+	lastTag uint64
+	idle    chan struct{} // closed when there are none; nil unless somebody waits
+}
+
+// running is a call that an element serves.
+type running struct {
+	p      *plugin
+	id     uint64 // on the plugin's link; 0 until it has arrived there
+	caller frame.Caller
+}
+
+// plugin is an element that runs, and the host's end of the link to it.
+type plugin struct {
+	h          *host
+	deployment string
+	element    string
+	serving    pluginlink.Plugin
+	near, far  *link.Conn
+	tags       map[uint64]uint64 // from the id of a running call to its tag; guarded by h.mu
+}
+
+// run starts an element; the test fails if it does not.
+func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, attributes map[string]string, dataDir string) {
+	tb.Helper()
+	serving, err := pluginapi.Serving(e, h.log.With(slog.String("element", e.Name)))
+	if err != nil {
+		tb.Fatalf("plugintest: the element has mistakes:\n%v", err)
+	}
+	if err := address.ValidDeploymentName(deployment); err != nil {
+		tb.Fatalf("plugintest: %v; name the deployment with plugintest.Deployment", err)
+	}
+	p := &plugin{h: h, deployment: deployment, element: e.Name, serving: serving, tags: map[uint64]uint64{}}
+	near, far := link.Pipe(pipeDepth)
+	p.far = link.New(far, link.Options{Duplex: true, Handler: arrivals{p}, Op: "plugin", Peer: link.Peer{Name: "host", System: true}})
+	p.near = link.New(near, link.Options{
+		Dialer: true, Duplex: true, Handler: p, Op: "plugin", Peer: link.Peer{Name: e.Name}, LostReason: conduit.ReasonPluginLost,
+	})
+	h.mu.Lock()
+	h.plugins = append(h.plugins, p)
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	if err := p.near.Ready(ctx); err != nil {
+		tb.Fatalf("plugintest: the link to element %s: %v", e.Name, err)
+	}
+	serving.Linked(p.far)
+	answer, err := serving.Configure(ctx, &conduitv1.ConfigureRequest{
+		Deployment: deployment,
+		Element:    e.Name,
+		Attributes: maps.Clone(attributes),
+		DataDir:    dataDir,
+		MaxMessage: link.DefaultMaxMessage,
+		Instance:   h.instance.String(),
+	})
+	if err != nil {
+		tb.Fatalf("plugintest: element %s does not start: %v", e.Name, err)
+	}
+	for _, w := range answer.GetWarnings() {
+		tb.Logf("plugintest: element %s warns: %s", e.Name, w)
+	}
+}
+
+// all returns the elements, the one that the test is about last.
+func (h *host) all() []*plugin {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.plugins)
+}
+
+// last returns the element that the test is about.
+func (h *host) last() *plugin {
+	all := h.all()
+	return all[len(all)-1]
+}
+
+// stop stops the elements, after their calls have ended.
+func (h *host) stop(tb testing.TB) {
+	tb.Helper()
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-h.whenIdle():
+	case <-t.C:
+		tb.Errorf("plugintest: handlers run on though their calls are over; they must watch their context. Goroutines:\n%s", stacks())
+	}
+	for _, p := range h.all() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
+		if err := p.serving.Stop(ctx); err != nil {
+			tb.Errorf("plugintest: element %s does not stop: %v", p.element, err)
+		}
+		cancel()
+	}
+	if h.front != nil {
+		h.front.Close(link.CloseDone, "the test is over")
+		await(tb, h.front)
+	}
+	for _, p := range h.all() {
+		p.near.Close(link.CloseDone, "the test is over")
+		await(tb, p.near)
+		await(tb, p.far)
+	}
+}
+
+// whenIdle returns a channel that is closed once no plugin works on a call.
+func (h *host) whenIdle() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.running) == 0 {
+		now := make(chan struct{})
+		close(now)
+		return now
+	}
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	return h.idle
+}
+
+// CallEnded implements link.Owner.
+func (h *host) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.running[tag]; r != nil {
+		delete(h.running, tag)
+		delete(r.p.tags, r.id)
+	}
+	if len(h.running) == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// frontDoor answers the test's client.
+type frontDoor struct{ h *host }
+
+// Handle implements link.Handler.
+func (f frontDoor) Handle(in *link.Incoming) {
+	caller := frame.Caller{User: []byte("test"), Level: uint8(conduit.User)}
+	if in.Invoke.HasAs {
+		switch in.Invoke.As.Kind {
+		case frame.AsVouched:
+			caller.User, caller.Level = in.Invoke.As.Name, in.Invoke.As.Level
+		case frame.AsAnonymous:
+			caller = frame.Caller{}
+		default:
+		}
+	}
+	f.h.dispatch(in, caller)
+}
+
+// arrivals is the element's end of its link. It learns under which id a call has
+// arrived, which the calls made in it name as their parent.
+type arrivals struct{ p *plugin }
+
+// Handle implements link.Handler.
+func (a arrivals) Handle(in *link.Incoming) {
+	// dispatch wrote the tag where a peer's name goes, which a test has none of.
+	if tag, err := strconv.ParseUint(string(in.Invoke.Caller.Peer), 10, 64); err == nil {
+		h := a.p.h
+		h.mu.Lock()
+		if r := h.running[tag]; r != nil {
+			r.id = in.ID()
+			a.p.tags[r.id] = tag
+		}
+		h.mu.Unlock()
+	}
+	in.Invoke.Caller.Peer = nil
+	a.p.serving.Handler().Handle(in)
+}
+
+// Handle implements link.Handler: it answers calls that the element makes.
+func (p *plugin) Handle(in *link.Incoming) {
+	p.h.mu.Lock()
+	var caller frame.Caller
+	if r := p.h.running[p.tags[in.Invoke.Parent]]; r != nil {
+		caller = r.caller
+	}
+	p.h.mu.Unlock()
+	if in.Invoke.HasAs && in.Invoke.As.Kind == frame.AsSelf {
+		caller.User, caller.Level = []byte("element:"+p.deployment), uint8(conduit.User)
+	}
+	caller.Chain = append(slices.Clip(caller.Chain), []byte(p.deployment+"/"+p.element))
+	p.h.dispatch(in, caller)
+}
+
+// dispatch finds the element that a call is for and passes it on.
+func (h *host) dispatch(in *link.Incoming, caller frame.Caller) {
+	p, err := h.find(in.Invoke)
+	if err != nil {
+		in.Refuse(err)
+		return
+	}
+	if len(caller.Chain) > maxDepth {
+		in.Refuse(conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonCallLoop, conduit.Refused,
+			"the call came through more than %d elements", maxDepth))
+		return
+	}
+	caller.User, caller.Attempt = bytes.Clone(caller.User), in.Invoke.Attempt
+	h.mu.Lock()
+	h.lastTag++
+	tag := h.lastTag
+	h.running[tag] = &running{p: p, caller: caller}
+	h.mu.Unlock()
+
+	out := *in.Invoke
+	out.Caller, out.HasCaller = caller, true
+	out.Caller.Peer = strconv.AppendUint(nil, tag, 10)
+	out.As, out.HasAs, out.Instance, out.Parent, out.Chain = frame.AsWhom{}, false, nil, 0, nil
+	in.Splice(p.near, &out, h, tag)
+}
+
+// find returns the element that a call is for.
+func (h *host) find(in *frame.Invoke) (*plugin, *conduit.Error) {
+	a, err := address.FromParts(string(in.Instance), string(in.Deployment), string(in.Element), int(in.Ordinal), in.HasOrdinal, string(in.Service))
+	if err != nil {
+		return nil, conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.Refused, "%v", err)
+	}
+	if id, anyInstance := a.Instance(); !anyInstance && id != h.instance {
+		return nil, conduit.Errorf(conduit.NotFound, conduit.ReasonInstanceNotFound, conduit.Refused, "this is not instance %s", id)
+	}
+	id, anyDeployment := a.Deployment()
+	ordinal, _ := a.Ordinal()
+	found := anyDeployment
+	for _, p := range h.all() {
+		if !anyDeployment && id != address.UniqueDeploymentID(p.deployment) {
+			continue
+		}
+		found = true
+		if a.Element() != p.element {
+			continue
+		}
+		if ordinal == 0 {
+			return p, nil
+		}
+		ordinal--
+	}
+	if !found {
+		return nil, conduit.Errorf(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "there is no deployment %s", a.DeploymentText())
+	}
+	return nil, conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.Refused, "there is no element %s", in.Element)
+}

@@ -1,0 +1,57 @@
+// Command echo is the element to try things with: each method does one thing that
+// a test, or a person who wants to see the fabric at work, needs.
+//
+// Element echo, service conduit.example.Echo; dropped into a deployments
+// directory as "echo" it is called so:
+//
+//	conduit-host call '*://echo/echo/conduit.example.Echo' Upper '"hello"'
+//
+// All methods are remote and open to anonymous callers unless the table says
+// otherwise. "items" is a stream down, "upload" a stream up. Times are in
+// milliseconds.
+//
+//	method          takes                                  gives
+//	Echo            bytes                                  the same bytes; idempotent
+//	EchoJSON        any JSON                               the same JSON; idempotent
+//	Upper           string                                 the string in capitals
+//	Delay           {ms, ignore_context}                   {waited_ms} after that time
+//	Hurried         {ms, ignore_context}                   as Delay, with a Timeout of 50 ms of its own
+//	Heavy           {ms, ignore_context}                   as Delay, and costs 10 units
+//	Count           n                                      items 0 to n-1 as fast as they are taken
+//	CountSlow       {n, interval_ms}                       items 0 to n-1, one each interval
+//	Parts           n                                      n messages each to parts 1 and 2, then n
+//	Big             {bytes}                                that many bytes
+//	BigItems        {bytes, items}                         items of that many bytes
+//	Nothing         nothing                                nothing
+//	Sum             upload of integers                     their sum
+//	Size            upload of bytes                        {items, bytes}
+//	Chat            upload of any JSON                     each item back at once
+//	Fail            {code, reason, message, after}         the error, after that many items
+//	RefuseMe        {reason, retry_after_ms, after}        a refusal, after that many items
+//	Panic           string                                 a panic in the handler
+//	PanicGoroutine  string                                 a panic beside the handler: the process dies
+//	WhoAmI          nothing                                the caller as the element sees it
+//	Chain           {address, method, request, as_self}    the answer of the method that it calls
+//	Print           {stdout, stderr}                       nothing; prints both, a line each
+//	Log             {level, message}                       nothing; logs
+//	Flood           {lines, bytes}                         nothing; lines of that many bytes on stderr
+//	Env             nothing                                {env, args, dir, pid, descriptors, attributes, data_dir}
+//	Exit            {code}                                 nothing: the process exits
+//	Fork            {seconds}                              {pid} of a child that sleeps and outlives the call
+//	Hidden          nothing                                is not remote: no call reaches it
+//	UserOnly        nothing                                the caller's level; for user and above
+//	SuperuserOnly   nothing                                the caller's level; for superuser and above
+//	Old             nothing                                nothing; deprecated
+//
+// The service conduit.example.Echo#loud is a second one of the type, with Upper
+// alone, which adds an exclamation mark.
+//
+// Attributes of the deployment, or environment variables as in ECHO_STOP_MS, change
+// how it behaves as a whole:
+//
+//	start_ms      how long Start takes
+//	start_error   Start fails with this text
+//	stop_ms       how long Stop takes
+//	health        "degraded" or "unhealthy"
+//	warning       Configure warns with this text
+package main

@@ -1,0 +1,212 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// reasonPermissionDenied is the reason of a 403; docs/errors.md lists it.
+const reasonPermissionDenied = "permission_denied"
+
+// keepAlive is how often the kernel asks after a silent peer: it finds a peer that is gone while nothing is sent, should the link's
+// own pings be off.
+const keepAlive = 15 * time.Second
+
+// dial makes a link: TCP, TLS, upgrade, and the other end's Hello, all within
+// ctx. The error is complete but for the call's address and method.
+func (c *Client) dial(ctx context.Context, k key, onClose func(error)) (*link.Conn, *conduit.Error) {
+	stop := func() bool { return true }
+	dialer := *c.dialer
+	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := c.dialer.NetDialContext(ctx, network, addr)
+		if err == nil {
+			// gorilla minds the context's deadline, but not its cancellation.
+			stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		return conn, err
+	}
+	ws, resp, err := dialer.DialContext(ctx, k.url, credential(k.session)) //nolint:bodyclose // gorilla has replaced the body by a copy
+	stop()
+	if err != nil {
+		// A cause that the context was cancelled with says more than "cancelled".
+		if e, ok := errors.AsType[*conduit.Error](context.Cause(ctx)); ok {
+			return nil, e
+		}
+		if resp != nil {
+			return nil, c.explainAnswer(k, resp, err)
+		}
+		return nil, c.explainDial(ctx, k.url, err)
+	}
+	if p := ws.Subprotocol(); p != SubProtocol {
+		_ = ws.Close() // it is of no use, whatever its closing says
+		return nil, answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade names the sub-protocol %q, not %q: something else than an instance is served at this URL", p, SubProtocol)
+	}
+	if err := tune(ws.NetConn(), c.o.UserTimeout); err != nil {
+		c.log.DebugContext(ctx, "TCP options not set", "peer", k.url, "error", err)
+	}
+
+	o := c.o.Link
+	o.Dialer, o.Duplex, o.Handler = true, false, nil
+	o.Peer = link.Peer{Name: k.url}
+	o.OnClose = onClose
+	if o.Op == "" {
+		o.Op = "cluster"
+	}
+	if o.Log == nil {
+		o.Log = c.log
+	}
+	l := link.New(newCarrier(ws, o.Hello.MaxPacket, c.o.WriteTimeout), o)
+	if err := l.Ready(ctx); err != nil {
+		l.Close(link.CloseDone, "no Hello")
+		c.dials.Go(func() { <-l.Done() }) // the dial counts itself, so Close is not past waiting
+		e := *conduit.AsError(err, conduit.NotSent)
+		e.Peer = k.url
+		if e.Code == conduit.DeadlineExceeded || e.Code == conduit.Canceled {
+			// The dial's time, not the call's: said so, and another peer may do better.
+			return nil, unreachable(k.url, fmt.Sprintf("no Hello within %v", c.o.DialTimeout), err)
+		}
+		return nil, &e
+	}
+	return l, nil
+}
+
+// credential puts the session where proxies and logs expect a secret.
+func credential(session string) http.Header {
+	h := http.Header{}
+	if session != "" {
+		h.Set("Authorization", "Bearer "+session)
+	}
+	return h
+}
+
+// unreachable is the error of a peer to which there is no link.
+func unreachable(url, why string, cause error) *conduit.Error {
+	return &conduit.Error{
+		Code: conduit.Unavailable, Reason: conduit.ReasonPeerUnreachable, Outcome: conduit.NotSent, Retryable: true,
+		Message: url + ": " + why, Op: "transport.dial", Peer: url, Err: cause,
+	}
+}
+
+// answerError is the error of a peer that answered, but not with a link.
+func answerError(url string, code conduit.Code, reason string, retryable bool, format string, args ...any) *conduit.Error {
+	return &conduit.Error{
+		Code: code, Reason: reason, Outcome: conduit.NotSent, Retryable: retryable,
+		Message: url + ": " + fmt.Sprintf(format, args...), Op: "transport.dial", Peer: url,
+	}
+}
+
+// explainDial says why no answer came.
+func (c *Client) explainDial(ctx context.Context, url string, err error) *conduit.Error {
+	why := err.Error()
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Err != nil {
+		why = e.Err.Error()
+	}
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	unknown, isUnknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
+	switch {
+	case isDNS && !dns.IsTimeout:
+		why = "the host's name does not resolve: " + dns.Err
+	case ctx.Err() != nil || isTimeout(err): // then the connection was closed by this end
+		why = fmt.Sprintf("no answer within %v", c.o.DialTimeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		why = "connection refused: nothing listens there"
+	case notTLS:
+		why = "the other end does not speak TLS: should the URL begin with ws://?"
+	case isUnknown:
+		why = unknown.Error() + ": name the authority in cluster.tls.client_ca or the program's options"
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		why = "the other end closed the connection instead of answering: does it speak TLS (wss://)?"
+	}
+	return unreachable(url, why, err)
+}
+
+func isTimeout(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
+}
+
+// explainAnswer says what an HTTP answer other than an upgrade means.
+func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit.Error {
+	url, said := k.url, firstLine(resp.Body)
+	if k.session != "" { // a stranger may send back what it got
+		said = strings.ReplaceAll(said, k.session, "[session]")
+	}
+	if said != "" {
+		said = ": " + said
+	}
+	var e *conduit.Error
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		e = answerError(url, conduit.Unauthenticated, conduit.ReasonUnauthenticated, false, "the session is not accepted (401)%s", said)
+		if theirs, ours := resp.Header.Get(HeaderAuthStore), c.o.Link.Hello.AuthStore; theirs != "" && ours != "" && theirs != ours {
+			e.Message += fmt.Sprintf("; the peer's auth store is %.64q and ours %q: instances of one cluster share one (auth.store)", theirs, ours)
+		}
+	case http.StatusForbidden:
+		e = answerError(url, conduit.PermissionDenied, reasonPermissionDenied, false, "the peer forbids the link (403)%s", said)
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true, "there is no service (%d)%s", resp.StatusCode, said)
+		switch resp.Header.Get(HeaderReason) { // absent when a proxy answers
+		case conduit.ReasonDraining:
+			e.Reason = conduit.ReasonDraining
+		case conduit.ReasonOverloaded:
+			e.Code, e.Reason = conduit.ResourceExhausted, conduit.ReasonOverloaded
+		}
+		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+			e.RetryAfter = min(time.Duration(s)*time.Second, time.Hour)
+		}
+	default:
+		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
+			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp), resp.Status, said)
+		if resp.StatusCode == http.StatusBadRequest && resp.TLS == nil && strings.Contains(said, "HTTPS") {
+			e.Message += "; should the URL begin with wss://?"
+		}
+	}
+	e.Err = cause
+	return e
+}
+
+// server names who answered, by its own word.
+func server(resp *http.Response) string {
+	if s := resp.Header.Get("Server"); s != "" {
+		return fmt.Sprintf("%.64q", s)
+	}
+	return "the server"
+}
+
+// firstLine returns the beginning of an answer's text, which gorilla has cut to
+// 1 KiB, if it is fit to print.
+func firstLine(r io.Reader) string {
+	b, err := io.ReadAll(io.LimitReader(r, 1024))
+	if err != nil {
+		return ""
+	}
+	b, _, _ = bytes.Cut(bytes.TrimSpace(b), []byte("\n"))
+	if len(b) > 200 {
+		b = b[:200]
+	}
+	if bytes.HasPrefix(b, []byte("<")) { // a page for people
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return -1
+		}
+		return r
+	}, string(b))
+}

@@ -1,0 +1,392 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// Defaults of a Server.
+const (
+	DefaultMaxLinks    = 4096
+	DefaultMaxUpgrades = 256
+	// anonymousShare of the links may be anonymous, so that nobody's links
+	// cannot keep known callers out: one in so many.
+	anonymousShare = 4
+	// anonymousCalls is how many calls an anonymous link may have under way.
+	anonymousCalls = 64
+	// busyRetryAfter and drainRetryAfter are what a refused dialer is asked to
+	// wait: limits clear by themselves, an instance that drains is replaced.
+	busyRetryAfter  = 1 * time.Second
+	drainRetryAfter = 5 * time.Second
+	// cancelGrace is what calls that a drain cancels have to answer, so that
+	// their callers hear "draining" rather than a lost link.
+	cancelGrace = time.Second
+	// upgradeTimeout bounds each step of an upgrade: reading the request,
+	// authenticating, writing the answer.
+	upgradeTimeout = 5 * time.Second
+	maxHeaderBytes = 16 << 10
+)
+
+// ServerOptions say how a Server behaves. The zero value of a number is its
+// default.
+type ServerOptions struct {
+	// Handler decides each call that arrives on a link.
+	Handler link.Handler
+	// Authenticate says who asks for a link, before the upgrade; an error is a
+	// 401 with the error's text, which must hold no secret. The request's
+	// headers hold one. It runs on the request's goroutine and must observe
+	// the request's context, which ends after five seconds: Close waits for it.
+	// Nil refuses everybody.
+	Authenticate func(*http.Request) (link.Peer, error)
+	// Origins lists the pages, as "https://example.com", that may open links
+	// from a browser. Others' requests are refused if they have an Origin.
+	Origins []string
+	// MaxLinks bounds the links; a quarter of them may be anonymous.
+	MaxLinks int
+	// MaxUpgrades bounds the upgrades that are in progress.
+	MaxUpgrades int
+	// WriteTimeout bounds the write of one message.
+	WriteTimeout time.Duration
+	// UserTimeout is TCP_USER_TIMEOUT on Linux; negative leaves it unset.
+	UserTimeout time.Duration
+	// Link is the template of each link's options: its Dialer, Handler and Peer
+	// are set anew.
+	Link link.Options
+	// Log takes what there is to say; nil = nothing.
+	Log *slog.Logger
+}
+
+// Server accepts links on /cluster/v1. It owns them: an http.Server forgets
+// connections once they are upgraded, so its Shutdown neither ends them nor
+// waits for them, and [Server.Drain] or [Server.Close] must be called as well.
+//
+// All methods may be called concurrently.
+type Server struct {
+	o        ServerOptions
+	upgrader websocket.Upgrader
+	log      *slog.Logger
+
+	mu sync.Mutex
+	// The state of all links. It is changed by admit, established and gone only,
+	// so that a link that comes while a drain begins is either refused or
+	// drained: there is no counter to add to after the wait.
+	state     serverState
+	upgrading int
+	links     map[*link.Conn]bool // true = anonymous
+	anonymous int                 // links and upgrades
+	changed   chan struct{}       // closed and made anew when a link or an upgrade ends
+}
+
+type serverState uint8
+
+const (
+	serving serverState = iota
+	draining
+	closed
+)
+
+// NewServer returns a Server that serves until Drain or Close.
+func NewServer(o ServerOptions) *Server {
+	if o.MaxLinks <= 0 {
+		o.MaxLinks = DefaultMaxLinks
+	}
+	if o.MaxUpgrades <= 0 {
+		o.MaxUpgrades = DefaultMaxUpgrades
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Authenticate == nil {
+		o.Authenticate = func(*http.Request) (link.Peer, error) {
+			return link.Peer{}, errors.New("this instance authenticates nobody")
+		}
+	}
+	s := &Server{
+		o: o, log: o.Log,
+		links:   make(map[*link.Conn]bool),
+		changed: make(chan struct{}),
+	}
+	s.upgrader = websocket.Upgrader{
+		HandshakeTimeout: upgradeTimeout,
+		ReadBufferSize:   readBuffer,
+		WriteBufferSize:  serverWriteBuffer,
+		Subprotocols:     []string{SubProtocol},
+		CheckOrigin:      func(*http.Request) bool { return true }, // checkUpgrade has
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			refuse(status, nil, "%v", reason).write(w)
+		},
+	}
+	return s
+}
+
+// HTTPServer returns an http.Server for the Server's listener: HTTP/1.1 only,
+// since HTTP/2 cannot carry the upgrade, and with limits on what a stranger may
+// hold. h is the Server, or what routes to it.
+func (s *Server) HTTPServer(h http.Handler) *http.Server {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return &http.Server{
+		Handler:           h,
+		Protocols:         p,
+		ReadHeaderTimeout: upgradeTimeout,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// ServeHTTP opens a link, or says why not, in this order: is it a proper
+// upgrade at all (400, 403, 404, 405, 426), is there room (503), who asks (401).
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f := s.open(w, r); f != nil {
+		f.write(w)
+		s.log.DebugContext(r.Context(), "link refused", "remote", r.RemoteAddr, "status", f.status, "why", f.text)
+	}
+}
+
+// open makes the request a link, or returns why it is none. When the upgrade
+// itself fails, it has been answered.
+func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
+	if f := checkUpgrade(r, s.o.Origins); f != nil {
+		return f
+	}
+	if f := s.admit(); f != nil {
+		return f
+	}
+	established := false
+	anonymous := false
+	defer func() {
+		if !established {
+			s.abandoned(anonymous)
+		}
+	}()
+
+	ctx, cancel := context.WithTimeout(r.Context(), upgradeTimeout)
+	defer cancel()
+	peer, err := s.o.Authenticate(r.WithContext(ctx))
+	if err != nil {
+		h := map[string]string{"WWW-Authenticate": `Bearer realm="conduit"`}
+		if id := s.o.Link.Hello.AuthStore; id != "" {
+			h[HeaderAuthStore] = id
+		}
+		return refuse(http.StatusUnauthorized, h, "not authenticated: %s", authText(err))
+	}
+	if peer.Name == "" {
+		peer.Name = "client"
+	}
+	if peer.Level == conduit.Anonymous && !peer.System {
+		if f := s.admitAnonymous(); f != nil {
+			return f
+		}
+		anonymous = true
+	}
+
+	ws, err := s.upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		s.log.DebugContext(r.Context(), "upgrade failed", "remote", r.RemoteAddr, "error", err)
+		return nil
+	}
+	if err := tune(ws.NetConn(), s.o.UserTimeout); err != nil {
+		s.log.DebugContext(r.Context(), "TCP options not set", "remote", r.RemoteAddr, "error", err)
+	}
+	established = true
+	s.establish(newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout), peer, anonymous)
+	return nil
+}
+
+// authText is what a 401 says: the message of a typed error, which is for
+// people, without codes that mean nothing outside a call.
+func authText(err error) string {
+	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Message != "" {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// admit counts an upgrade in, or says why it must wait.
+func (s *Server) admit() *refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state != serving:
+		return unavailable(conduit.ReasonDraining, drainRetryAfter, "this instance is draining: use another one")
+	case s.upgrading >= s.o.MaxUpgrades:
+		return unavailable(conduit.ReasonOverloaded, busyRetryAfter, "%d upgrades are in progress, the most there may be", s.upgrading)
+	case len(s.links)+s.upgrading >= s.o.MaxLinks:
+		return unavailable(conduit.ReasonOverloaded, busyRetryAfter, "%d links are open, the most that cluster.max_links allows", s.o.MaxLinks)
+	}
+	s.upgrading++
+	return nil
+}
+
+// admitAnonymous counts an admitted upgrade as anonymous, or says why not.
+func (s *Server) admitAnonymous() *refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if most := max(1, s.o.MaxLinks/anonymousShare); s.anonymous >= most {
+		return unavailable(conduit.ReasonOverloaded, busyRetryAfter, "%d anonymous links are open, the most there may be: authenticate", most)
+	}
+	s.anonymous++
+	return nil
+}
+
+func unavailable(reason string, after time.Duration, format string, args ...any) *refusal {
+	return refuse(http.StatusServiceUnavailable, map[string]string{"Retry-After": retryAfter(after), HeaderReason: reason}, format, args...)
+}
+
+// abandoned counts an upgrade out that became no link.
+func (s *Server) abandoned(anonymous bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.upgrading--
+	if anonymous {
+		s.anonymous--
+	}
+	s.notify()
+}
+
+// establish makes a link over the carrier, in place of the upgrade.
+func (s *Server) establish(c link.Carrier, peer link.Peer, anonymous bool) {
+	o := s.o.Link
+	o.Dialer, o.Duplex = false, false
+	o.Handler, o.Peer = s.o.Handler, peer
+	if o.Log == nil {
+		o.Log = s.log
+	}
+	if anonymous && (o.Hello.MaxCalls == 0 || o.Hello.MaxCalls > anonymousCalls) {
+		o.Hello.MaxCalls = anonymousCalls
+	}
+	template := o.OnClose
+	var l *link.Conn
+	made := make(chan struct{})
+	o.OnClose = func(err error) {
+		<-made // OnClose may run before New has returned
+		s.gone(l, err)
+		if template != nil {
+			template(err)
+		}
+	}
+	l = link.New(c, o)
+
+	s.mu.Lock()
+	s.upgrading--
+	s.links[l] = anonymous
+	state := s.state
+	s.mu.Unlock()
+	close(made)
+
+	if state != serving { // Drain and Close took the links that there were: this one came too late
+		l.GoAway(conduit.ReasonDraining, drainRetryAfter)
+		l.Close(link.CloseGoingAway, conduit.ReasonDraining)
+	}
+	s.log.Debug("link opened", "peer", peer.Name, "user", peer.User, "level", peer.Level.String())
+}
+
+// gone counts a link out that has ended.
+func (s *Server) gone(l *link.Conn, err error) {
+	s.mu.Lock()
+	if s.links[l] {
+		s.anonymous--
+	}
+	delete(s.links, l)
+	s.notify()
+	s.mu.Unlock()
+	s.log.Debug("link closed", "error", err)
+}
+
+// notify wakes those who wait for the links to end. s.mu is held.
+func (s *Server) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Links returns how many links are open.
+func (s *Server) Links() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.links)
+}
+
+// Drain ends the Server in order. From its start new links are refused (503)
+// and new calls on links are refused (GoAway). A link is closed (1001) as soon
+// as the calls that it serves have ended and their answers are written. When ctx
+// is done, calls still under way are cancelled with the cause "draining", and
+// their links closed.
+//
+// It returns when every link is gone, which is a few seconds after ctx is done
+// at the latest; the error says how many calls had to be cancelled.
+func (s *Server) Drain(ctx context.Context) error {
+	var links sync.WaitGroup
+	var cut atomic.Int64
+	for _, l := range s.begin(draining) {
+		links.Go(func() { cut.Add(int64(drainLink(ctx, l))) })
+	}
+	links.Wait()
+	s.wait()
+	if n := cut.Load(); n > 0 {
+		return fmt.Errorf("the drain timeout passed: %d calls were cancelled", n)
+	}
+	return nil
+}
+
+// drainLink drains one link, and returns how many calls it had to cancel.
+func drainLink(ctx context.Context, l *link.Conn) (cut int) {
+	l.GoAway(conduit.ReasonDraining, drainRetryAfter)
+	if l.WaitServed(ctx) != nil {
+		_, cut = l.Calls()
+		l.CancelIncoming(&conduit.Error{
+			Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Retryable: true, Op: "transport.drain",
+			Message: "the instance is going away, and the call did not end within the drain timeout",
+		})
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
+		defer cancel()
+		_ = l.WaitServed(grace) // those that do not answer lose their link
+	}
+	l.Close(link.CloseGoingAway, conduit.ReasonDraining)
+	return cut
+}
+
+// Close ends all links at once (1001) and their calls with them, refuses new
+// ones, and returns when they are gone.
+func (s *Server) Close() error {
+	for _, l := range s.begin(closed) {
+		l.Close(link.CloseGoingAway, conduit.ReasonDraining)
+	}
+	s.wait()
+	return nil
+}
+
+// wait returns when the Server has no link and no upgrade is in progress.
+func (s *Server) wait() {
+	for {
+		s.mu.Lock()
+		over, changed := len(s.links) == 0 && s.upgrading == 0, s.changed
+		s.mu.Unlock()
+		if over {
+			return
+		}
+		<-changed
+	}
+}
+
+// begin enters a state, never an earlier one, and returns the links there are.
+// Those that are upgrading learn of the state in establish.
+func (s *Server) begin(state serverState) []*link.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = max(s.state, state)
+	return slices.Collect(maps.Keys(s.links))
+}

@@ -1,0 +1,370 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/link"
+)
+
+// TestUpgradeRefused is WSP-01, each row, and what else can be wrong with an
+// upgrade.
+func TestUpgradeRefused(t *testing.T) {
+	logs := &logBuffer{}
+	in := serve(t, "", ServerOptions{Log: logs.logger(), Origins: []string{"https://good.example"}, Link: link.Options{Hello: link.Hello{AuthStore: "store-1"}}})
+	for _, test := range []struct {
+		name   string
+		change map[string]string
+		status int
+		text   string
+		header [2]string
+	}{
+		{name: "a plain GET", change: map[string]string{"Upgrade": "", "Connection": "", "Sec-WebSocket-Version": "", "Sec-WebSocket-Key": "", "Sec-WebSocket-Protocol": ""}, status: 426, text: "proxy", header: [2]string{"Upgrade", "websocket"}},
+		{name: "HTTP/1.0", change: map[string]string{"first": "GET " + Path + " HTTP/1.0"}, status: 426, text: "HTTP/1.0 cannot carry the upgrade", header: [2]string{"Upgrade", "websocket"}},
+		{name: "only Upgrade", change: map[string]string{"Connection": ""}, status: 400, text: `"Connection: Upgrade" is missing`},
+		{name: "only Connection", change: map[string]string{"Upgrade": ""}, status: 426, text: `"Upgrade: websocket" is missing`},
+		{name: "another upgrade", change: map[string]string{"Upgrade": "h2c"}, status: 426, text: `"Upgrade: websocket" is missing`},
+		{name: "version 12", change: map[string]string{"Sec-WebSocket-Version": "12"}, status: 426, text: "Sec-WebSocket-Version: 13", header: [2]string{"Sec-Websocket-Version", "13"}},
+		{name: "no version", change: map[string]string{"Sec-WebSocket-Version": ""}, status: 426, text: "Sec-WebSocket-Version: 13", header: [2]string{"Sec-Websocket-Version", "13"}},
+		{name: "POST", change: map[string]string{"first": "POST " + Path + " HTTP/1.1", "Content-Length": "2", "body": "{}"}, status: 405, text: "GET", header: [2]string{"Allow", "GET"}},
+		{name: "with a body", change: map[string]string{"Content-Length": "2", "body": "{}"}, status: 400, text: "no body"},
+		{name: "no key", change: map[string]string{"Sec-WebSocket-Key": ""}, status: 400, text: "Sec-WebSocket-Key"},
+		{name: "a short key", change: map[string]string{"Sec-WebSocket-Key": "AAAA"}, status: 400, text: "Sec-WebSocket-Key"},
+		{name: "no sub-protocol", change: map[string]string{"Sec-WebSocket-Protocol": ""}, status: 400, text: "Sec-WebSocket-Protocol: conduit.v1"},
+		{name: "another sub-protocol", change: map[string]string{"Sec-WebSocket-Protocol": "chat, conduit.v2"}, status: 400, text: "Sec-WebSocket-Protocol: conduit.v1"},
+		{name: "another path", change: map[string]string{"first": "GET /cluster/v2 HTTP/1.1"}, status: 404, text: "/cluster/v1"},
+		{name: "a longer path", change: map[string]string{"first": "GET /cluster/v1/ HTTP/1.1"}, status: 404, text: "/cluster/v1"},
+		{name: "an Origin", change: map[string]string{"Origin": "https://evil.example"}, status: 403, text: "cluster.origins"},
+		{name: "a null Origin", change: map[string]string{"Origin": "null"}, status: 403, text: "cluster.origins"},
+		{name: "a bad session", change: map[string]string{"Authorization": "Bearer bad-s3cr3t-CANARY-91"}, status: 401, text: "the session is unknown", header: [2]string{"Conduit-Auth-Store", "store-1"}},
+		{name: "a bad session says how", change: map[string]string{"Authorization": "Bearer bad"}, status: 401, text: "not authenticated", header: [2]string{"Www-Authenticate", `Bearer realm="conduit"`}},
+		{name: "a bad session on a bad request", change: map[string]string{"Authorization": "Bearer bad", "Upgrade": ""}, status: 426, text: "Upgrade"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			resp, body := rawDial(t, in.addr).ask(upgradeRequest(test.change))
+			if resp.StatusCode != test.status || !strings.Contains(body, test.text) {
+				t.Errorf("%s: %s\nwant %d with %q", resp.Status, body, test.status, test.text)
+			}
+			if strings.Count(body, "\n") != 1 || strings.Contains(body, "CANARY") {
+				t.Errorf("the text is not one harmless line: %q", body)
+			}
+			if k := test.header[0]; k != "" && resp.Header.Get(k) != test.header[1] {
+				t.Errorf("header %s is %q, want %q", k, resp.Header.Get(k), test.header[1])
+			}
+		})
+	}
+	t.Run("a listed Origin", func(t *testing.T) {
+		resp, _ := rawDial(t, in.addr).ask(upgradeRequest(map[string]string{
+			"Origin": "https://good.example", "Sec-WebSocket-Protocol": "conduit.session.s3cr3t-CANARY-91, conduit.v1",
+		}))
+		if resp.StatusCode != 101 || resp.Header.Get("Sec-Websocket-Protocol") != SubProtocol {
+			t.Errorf("%s, sub-protocol %q", resp.Status, resp.Header.Get("Sec-Websocket-Protocol"))
+		}
+	})
+	t.Run("garbage", func(t *testing.T) {
+		if resp, _ := rawDial(t, in.addr).ask("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 garbage\r\n\r\n"); resp.StatusCode != 400 {
+			t.Errorf("%s", resp.Status)
+		}
+	})
+	t.Run("data before the answer", func(t *testing.T) {
+		c := rawDial(t, in.addr)
+		_, _ = c.Write([]byte(upgradeRequest(nil) + "\x82\x80abcd"))
+		if _, err := http.ReadResponse(c.r, nil); err == nil {
+			t.Error("answered")
+		}
+	})
+	if s := logs.String(); strings.Contains(s, "CANARY") || strings.Contains(s, "panic") || strings.Contains(s, "goroutine ") {
+		t.Errorf("the log holds a secret or a stack:\n%s", s)
+	}
+	mustEcho(t, testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
+}
+
+// TestTextFrame is WSP-09.
+func TestTextFrame(t *testing.T) {
+	in := serve(t, "", ServerOptions{})
+	for name, payload := range map[string]string{"hello": "hello", "empty": "", "invalid UTF-8": "\xff\xfe\x80"} {
+		t.Run(name, func(t *testing.T) {
+			c := rawDial(t, in.addr)
+			c.upgrade()
+			c.frame(0x81, payload)
+			if reason := c.wantClose(1003); !strings.Contains(reason, "binary") {
+				t.Errorf("reason %q", reason)
+			}
+		})
+	}
+}
+
+// TestBadFrames: bytes that are no frames, or no packets, end that link with
+// 1002 and nothing else.
+func TestBadFrames(t *testing.T) {
+	in := serve(t, "", ServerOptions{})
+	for name, write := range map[string]func(*raw){
+		"reserved bit":             func(c *raw) { c.frame(0xc2, "x") },
+		"reserved opcode":          func(c *raw) { c.frame(0x83, "x") },
+		"not masked":               func(c *raw) { _, _ = c.Write([]byte{0x82, 1, 'x'}) },
+		"continuation of nothing":  func(c *raw) { c.frame(0x80, "x") },
+		"a message within another": func(c *raw) { c.frame(0x02, "x"); c.frame(0x82, "y") },
+		"a long ping":              func(c *raw) { c.frame(0x89, strings.Repeat("x", 126)) },
+		"a ping in pieces":         func(c *raw) { c.frame(0x09, "x") },
+		"not a packet":             func(c *raw) { c.frame(0x82, "\xff\xff\xff\xff garbage") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := rawDial(t, in.addr)
+			c.upgrade()
+			write(c)
+			c.wantClose(1002)
+		})
+	}
+	mustEcho(t, testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
+}
+
+// TestPacketCap is FRM-03: the sum of a message's fragments is what counts.
+func TestPacketCap(t *testing.T) {
+	in := serve(t, "", ServerOptions{})
+	c := rawDial(t, in.addr)
+	c.upgrade()
+	piece := strings.Repeat("\x00", 32<<10)
+	c.frame(0x02, piece)
+	for range 15 {
+		c.frame(0x00, piece)
+	}
+	reason := c.wantClose(1009)
+	if !strings.Contains(reason, "262144") || !strings.Contains(reason, "bytes") {
+		t.Errorf("the reason does not name the cap: %q", reason)
+	}
+	t.Run("a length that overflows", func(t *testing.T) {
+		c := rawDial(t, in.addr)
+		c.upgrade()
+		_, _ = c.Write([]byte{0x82, 0x80 | 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4})
+		c.wantClose(1009)
+	})
+}
+
+// TestPings: pings are answered, the latest at least, also while calls wait.
+func TestPings(t *testing.T) {
+	in := serve(t, "", ServerOptions{})
+	c := rawDial(t, in.addr)
+	c.upgrade()
+	for i := range 10 {
+		c.frame(0x89, "ping "+itoa(i))
+	}
+	for {
+		first, payload, err := c.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == 0x8a && string(payload) == "ping 9" {
+			break
+		}
+	}
+	c.frame(0x8a, "unasked")
+	c.frame(0x88, "\x03\xe8bye")
+	c.wantClose(1000)
+}
+
+// TestCloseIsAnswered: a close from the other end is echoed, and the link is gone.
+func TestCloseIsAnswered(t *testing.T) {
+	gone := make(chan error, 1)
+	in := serve(t, "", ServerOptions{Link: link.Options{OnClose: func(err error) { gone <- err }}})
+	c := rawDial(t, in.addr)
+	c.upgrade()
+	c.frame(0x88, "\x03\xe9going away")
+	c.wantClose(1001)
+	e, ok := errors.AsType[*link.CloseError](wait(t, gone, "OnClose"))
+	if !ok || e.Code != link.CloseGoingAway || e.Reason != "going away" || !e.Remote {
+		t.Errorf("the link ended with %v", e)
+	}
+	if n := in.Links(); n != 0 {
+		t.Errorf("%d links are left", n)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Run("links", func(t *testing.T) {
+		in := serve(t, "", ServerOptions{MaxLinks: 1})
+		rawDial(t, in.addr).upgrade()
+		resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil))
+		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get(HeaderReason) != "overloaded" || !strings.Contains(body, "max_links") {
+			t.Errorf("%s %v: %s", resp.Status, resp.Header, body)
+		}
+		_, err := call(testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "Echo", "x")
+		e := want(t, err, conduit.ResourceExhausted, conduit.ReasonOverloaded, conduit.NotSent)
+		if !e.Retryable || e.RetryAfter != time.Second {
+			t.Errorf("retryable %v after %v", e.Retryable, e.RetryAfter)
+		}
+	})
+	t.Run("anonymous links", func(t *testing.T) {
+		in := serve(t, "", ServerOptions{MaxLinks: 8, Authenticate: func(*http.Request) (link.Peer, error) { return link.Peer{}, nil }})
+		for range 2 {
+			rawDial(t, in.addr).upgrade()
+		}
+		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.StatusCode != 503 || !strings.Contains(body, "anonymous") {
+			t.Errorf("%s: %s", resp.Status, body)
+		}
+	})
+	t.Run("upgrades", func(t *testing.T) {
+		asked, answer := make(chan struct{}, 1), make(chan struct{})
+		in := serve(t, "", ServerOptions{MaxUpgrades: 1, Authenticate: func(r *http.Request) (link.Peer, error) {
+			asked <- struct{}{}
+			<-answer
+			return anyone(r)
+		}})
+		first := rawDial(t, in.addr)
+		if _, err := first.Write([]byte(upgradeRequest(nil))); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, asked, "the first upgrade")
+		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.StatusCode != 503 || !strings.Contains(body, "in progress") {
+			t.Errorf("%s: %s", resp.Status, body)
+		}
+		close(answer)
+		if resp, err := http.ReadResponse(first.r, nil); err != nil || resp.StatusCode != 101 {
+			t.Errorf("the first: %v, %v", resp, err)
+		}
+	})
+	t.Run("nobody is authenticated by default", func(t *testing.T) {
+		s := NewServer(ServerOptions{Handler: newEcho()})
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), "GET", Path, nil)
+		for k, v := range map[string]string{"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": rawKey, "Sec-WebSocket-Protocol": SubProtocol} {
+			r.Header.Set(k, v)
+		}
+		s.ServeHTTP(w, r)
+		if w.Code != 401 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// TestDrainWaits is DRN-01: calls under way end in success, new ones are
+// refused, and every link is closed with 1001.
+func TestDrainWaits(t *testing.T) {
+	ctx := testContext(t)
+	in := serve(t, "", ServerOptions{})
+	idle := rawDial(t, in.addr)
+	idle.upgrade()
+	c := dialer(t, ClientOptions{})
+	at := c.Peer(in.url).At(echoAddress)
+	result := make(chan error, 1)
+	go func() {
+		got, err := call(ctx, at, "Wait", "")
+		if err == nil && got != "done" {
+			err = errors.New("got " + got)
+		}
+		result <- err
+	}()
+	wait(t, in.echo.started, "the call")
+
+	drained := make(chan error, 1)
+	go func() { drained <- in.Drain(ctx) }()
+	if reason := idle.wantClose(1001); reason != "draining" {
+		t.Errorf("reason %q", reason)
+	}
+	resp, _ := rawDial(t, in.addr).ask(upgradeRequest(nil))
+	if resp.StatusCode != 503 || resp.Header.Get(HeaderReason) != "draining" || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s %v", resp.Status, resp.Header)
+	}
+	// The link has said GoAway, so the next call dials, and is told to go elsewhere.
+	_, err := call(ctx, at, "Echo", "x")
+	if errors.Is(err, &conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonDraining}) && conduit.AsError(err, 0).Outcome == conduit.Refused {
+		_, err = call(ctx, at, "Echo", "x") // the first was on its way when the GoAway came
+	}
+	e := want(t, err, conduit.Unavailable, conduit.ReasonDraining, conduit.NotSent)
+	if !e.Retryable || e.RetryAfter <= 0 {
+		t.Errorf("retryable %v after %v", e.Retryable, e.RetryAfter)
+	}
+	select {
+	case err := <-drained:
+		t.Fatalf("drained with a call under way: %v", err)
+	default:
+	}
+	close(in.echo.release)
+	if err := wait(t, result, "the call's result"); err != nil {
+		t.Errorf("the call under way: %v", err)
+	}
+	if err := wait(t, drained, "the drain"); err != nil {
+		t.Error(err)
+	}
+	if n := in.Links(); n != 0 {
+		t.Errorf("%d links are left", n)
+	}
+}
+
+// TestDrainCancels: calls that outlast the drain are cancelled, and their
+// callers and handlers hear why.
+func TestDrainCancels(t *testing.T) {
+	ctx := testContext(t)
+	in := serve(t, "", ServerOptions{})
+	at := dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress)
+	result := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, at, "Wait", "")
+		result <- err
+	}()
+	wait(t, in.echo.started, "the call")
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := in.Drain(over); err == nil || !strings.Contains(err.Error(), "1 calls were cancelled") {
+		t.Errorf("Drain: %v", err)
+	}
+	cause := wait(t, in.echo.ended, "the handler")
+	if !errors.Is(cause, &conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonDraining}) {
+		t.Errorf("the handler's cause: %v", cause)
+	}
+	want(t, wait(t, result, "the call"), conduit.Unavailable, conduit.ReasonDraining, conduit.Executed)
+}
+
+// TestDrainFlood is DRN-03, smaller: upgrades that land while a drain begins
+// are refused or drained; nothing hangs or is left.
+func TestDrainFlood(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 3
+	}
+	for range rounds {
+		ctx := testContext(t)
+		in := serve(t, "", ServerOptions{})
+		var clients sync.WaitGroup
+		begun := make(chan struct{}, 64)
+		for range 8 {
+			c := dialer(t, ClientOptions{})
+			clients.Go(func() {
+				at := c.Peer(in.url).At(echoAddress)
+				for {
+					_, err := call(ctx, at, "Echo", "x")
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+					if err == nil {
+						continue
+					}
+					e, ok := errors.AsType[*conduit.Error](err)
+					if !ok || e.Outcome == conduit.OutcomeUnknown || e.Outcome == conduit.Executed {
+						t.Errorf("a call during the drain: %v", err)
+						return
+					}
+					if e.Reason == conduit.ReasonDraining && e.Op == "transport.dial" {
+						return
+					}
+				}
+			})
+		}
+		wait(t, begun, "the first call")
+		if err := in.Drain(ctx); err != nil {
+			t.Error(err)
+		}
+		clients.Wait()
+		if n := in.Links(); n != 0 {
+			t.Errorf("%d links are left", n)
+		}
+		in.stop()
+	}
+}
