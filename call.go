@@ -3,7 +3,6 @@ package conduit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"reflect"
@@ -418,20 +417,3 @@ func (c *call) name(e *Error) *Error {
 	}
 	return &named
 }
-
-// Failed returns an Exchange that has ended with err: what an [Invoker] returns
-// when it cannot start a call. It is safe for concurrent use.
-func Failed(err *Error) Exchange {
-	if err == nil {
-		err = Errorf(Internal, ReasonInternal, NotSent, "a call failed without an error")
-	}
-	return failed{err}
-}
-
-type failed struct{ err *Error }
-
-func (f failed) Send(context.Context, []byte) error    { return io.EOF }
-func (f failed) CloseSend() error                      { return io.EOF }
-func (f failed) Recv(context.Context) (Message, error) { return Message{}, f.err }
-func (f failed) Cancel(error)                          {}
-func (f failed) String() string                        { return fmt.Sprintf("failed call: %v", f.err) }

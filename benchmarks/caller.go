@@ -27,7 +27,8 @@ type request struct {
 type sample struct {
 	Calls   int64         `json:"calls"`
 	Elapsed time.Duration `json:"elapsed"`
-	CPU     time.Duration `json:"cpu"` // of all processes; 0 = cannot be had here
+	Usage   []usage       `json:"usage"` // of each process, the caller first; empty = cannot be had here
+	Heap    heap          `json:"heap"`  // the caller's, if it was profiled
 	P50     time.Duration `json:"p50"`
 	P99     time.Duration `json:"p99"`
 	Max     time.Duration `json:"max"`
@@ -37,12 +38,16 @@ type sample struct {
 // rate is calls per second.
 func (s sample) rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 
-// cpu is CPU time per call.
+// cpu is CPU time per call, of all processes together.
 func (s sample) cpu() time.Duration {
 	if s.Calls == 0 {
 		return 0
 	}
-	return s.CPU / time.Duration(s.Calls)
+	var total time.Duration
+	for _, u := range s.Usage {
+		total += u.CPU
+	}
+	return total / time.Duration(s.Calls)
 }
 
 // playCaller is the caller's process: it dials once, and then makes windows as it
@@ -103,7 +108,9 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 	if err := pause(r.Warm); err != nil {
 		return sample{}, err
 	}
+	var heapBefore heap
 	if r.Profile != "" {
+		heapBefore = heapHere()
 		f, err := os.Create(r.Profile)
 		if err != nil {
 			return sample{}, err
@@ -115,7 +122,7 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 		defer pprof.StopCPUProfile()
 	}
 	pids := append([]int{os.Getpid()}, r.PIDs...)
-	before, cpuErr := cpuTime(pids)
+	before, usageErr := usageOf(pids)
 	from := time.Now()
 	w.phase.Store(measuring)
 	if err := pause(r.Window); err != nil {
@@ -123,8 +130,8 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 	}
 	w.phase.Store(stopping)
 	elapsed := time.Since(from)
-	after, err := cpuTime(pids)
-	cpuErr = errors.Join(cpuErr, err)
+	after, err := usageOf(pids)
+	usageErr = errors.Join(usageErr, err)
 	if err := <-ended; err != nil {
 		return sample{}, err
 	}
@@ -134,8 +141,13 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 	}
 	quantile := func(q float64) time.Duration { return time.Duration(latencies.ValueAtQuantile(q)) }
 	s := sample{Calls: calls, Elapsed: elapsed, P50: quantile(50), P99: quantile(99), Max: quantile(100)}
-	if cpuErr == nil {
-		s.CPU = after - before
+	if r.Profile != "" {
+		s.Heap = heapHere().less(heapBefore)
+	}
+	if usageErr == nil {
+		for i := range after {
+			s.Usage = append(s.Usage, after[i].less(before[i]))
+		}
 	}
 	return s, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -52,8 +53,8 @@ func newLab(procs int) (*lab, error) {
 
 // close stops every child, the newest first, and removes the directory.
 func (l *lab) close() {
-	for i := len(l.children) - 1; i >= 0; i-- {
-		l.children[i].stop()
+	for _, c := range slices.Backward(l.children) {
+		c.stop()
 	}
 	_ = os.RemoveAll(l.dir) // it is in the system's temporary directory, which is cleaned anyhow
 }

@@ -114,14 +114,22 @@ func (f *floorLoad) Close() error { return f.conn.Close() }
 
 func (f *floorLoad) keep(ctx context.Context, size, inFlight int, w *window) error {
 	g, ctx := errgroup.WithContext(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = f.conn.SetDeadline(time.Now()) }) // ends whichever half waits
-	defer stop()
 	first := f.next
 	started := make([]atomic.Int64, inFlight) // by number modulo inFlight
 	room := make(chan int, inFlight)          // how many more may be sent
 	room <- inFlight
-	g.Go(func() error { return f.send(ctx, size, first, started, room) })
-	g.Go(func() error { return f.receive(size, first, started, room, w) })
+	// A half that fails closes the connection, so that the other does not wait on.
+	half := func(run func() error) func() error {
+		return func() error {
+			err := run()
+			if err != nil {
+				err = errors.Join(err, f.conn.Close())
+			}
+			return err
+		}
+	}
+	g.Go(half(func() error { return f.send(ctx, size, first, started, room) }))
+	g.Go(half(func() error { return f.receive(size, first, started, room, w) }))
 	return g.Wait()
 }
 

@@ -80,7 +80,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.procs, "procs", runtime.GOMAXPROCS(0), "GOMAXPROCS of every process")
 	fs.BoolVar(&o.write, "write", false, "write the tables into the file of -docs, between its markers")
 	fs.StringVar(&o.docs, "docs", "../docs/performance.md", "the `file` of -write")
-	fs.BoolVar(&o.profile, "profile", false, "instead of measuring, profile caller, host and plugin at 32 B, 64 in flight, into *.prof here")
+	fs.BoolVar(&o.profile, "profile", false, "instead of measuring, profile caller, host and plugin in the cell of the first of -sizes and the last of -inflight, into *.prof here")
 	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
 	inFlight := fs.String("inflight", "1,64", "calls under way at once")
 	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -57,7 +58,7 @@ func (r *results) table(b *strings.Builder, over string, ratio func(sample) floa
 	}
 	row(b, rule)
 	for _, c := range r.cells {
-		line := []string{sizeText(c.size), fmt.Sprint(c.inFlight)}
+		line := []string{sizeText(c.size), strconv.Itoa(c.inFlight)}
 		for i := range r.entries {
 			if s := r.column(c, i); len(s) > 0 {
 				line = append(line, show(s))

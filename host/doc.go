@@ -8,7 +8,7 @@
 //
 //	scan.go      which files are there; what is wrong with them (examine.go, unsafe.go)
 //	store.go     copies of binaries by hash: what runs cannot be changed under it
-//	element.go   one element and its goroutine; supervise.go what that does
+//	element.go   one element and its goroutine; start.go, supervise.go: what that does
 //	generation.go  one running process and the calls in flight on it
 //	table.go     who can be called, as one immutable value; dispatch.go reads it
 //	host.go      Run, Drain, Stop

@@ -167,10 +167,10 @@ func TestUnwell(t *testing.T) {
 		t.Errorf("deployments are %v", status)
 	}
 	m := r.elements()
-	if s := m["badconfig"]; !strings.Contains(s.Reason, "the key is missing") {
+	if s := m["badconfig"]; !strings.Contains(s.LastError, "the key is missing") {
 		t.Errorf("reason: %s", s.Reason)
 	}
-	if s := m["misnamed"]; s.State.Serving() || !strings.Contains(s.Reason, "../../etc") {
+	if s := m["misnamed"]; s.State.Serving() || !strings.Contains(s.LastError, "../../etc") {
 		t.Errorf("a name that leaves its directory: %+v", s)
 	}
 }
@@ -292,7 +292,7 @@ func TestFromPlugin(t *testing.T) {
 		}
 	}
 	_, err := r.call(echo, "Call", "forged "+to+" Who")
-	wantReason(t, err, conduit.ReasonUnauthenticated, conduit.Executed)
+	wantReason(t, err, conduit.ReasonUnauthenticated, conduit.Refused)
 }
 
 func TestBuiltinAndFromPluginSeams(t *testing.T) {
@@ -310,9 +310,9 @@ func TestBuiltinAndFromPluginSeams(t *testing.T) {
 	_, err := r.call("*://conduit/instance/conduit.v1.Instance", "Get", "")
 	wantReason(t, err, "builtin", conduit.Refused)
 	_, err = r.call(echo, "Call", "self *://conduit/host/conduit.Host Claim")
-	wantReason(t, err, "builtin", conduit.Executed)
+	wantReason(t, err, "builtin", conduit.Refused)
 	_, err = r.call(echo, "Call", "self *://far/far/test.Fixture Echo")
-	wantReason(t, err, "from_plugin", conduit.Executed)
+	wantReason(t, err, "from_plugin", conduit.Refused)
 	if o := <-origins; o.Deployment != "echo" || o.Element != "echo" || o.Principal.User != "element:echo" {
 		t.Errorf("the origin is %+v", o)
 	}

@@ -45,6 +45,8 @@ type ElementStatus struct {
 	Restarts uint64
 	// Calls are under way.
 	Calls int64
+	// LastError is why it last failed; it stays while it starts again.
+	LastError string
 	// LastExit is how its last process ended; its At is zero if none did.
 	LastExit pluginlink.ExitStatus
 	// Stderr are the last lines of its present or last process.

@@ -154,6 +154,7 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	}
 	e.mu.Lock()
 	e.status.Restarts++
+	e.status.LastError = reason
 	e.mu.Unlock()
 	e.log.Error("element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
 	e.set(state, kind, reason)
@@ -221,8 +222,9 @@ const (
 func (e *element) warn(what string) {
 	e.log.Warn(what)
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.status.Warnings = append(e.status.Warnings, what)
+	e.mu.Unlock()
+	e.h.rebuild()
 }
 
 type health struct {

@@ -3,6 +3,7 @@ package pluginapi
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 
@@ -20,10 +21,15 @@ type call struct {
 	// What calls made in this one carry on.
 	traceParent, traceState string
 
-	// mu keeps messages whole and in order when a handler sends from several
-	// goroutines, and nothing from following the return.
-	mu   sync.Mutex
-	over bool
+	ctx context.Context //nolint:containedctx // the handler's: it bounds what is sent, whatever context a goroutine of the handler comes with
+	// Messages go one at a time when a handler sends from several goroutines, and
+	// the end of the call after the one that is under way. A sender waits for room
+	// at the other end, so the turn is no lock that is held meanwhile: in a
+	// synctest bubble time stands still for who waits for a lock.
+	mu      sync.Mutex
+	turn    sync.Cond // sending has ended; its L is mu
+	sending bool
+	over    bool // the handler has returned
 }
 
 type callKey struct{}
@@ -45,26 +51,40 @@ func SendPart(ctx context.Context, part uint32, value any) error {
 	case part == 0:
 		return Errorf(InvalidArgument, "SendPart(0): part 0 is the return value; handlers have 1 and up")
 	}
-	return c.send(ctx, part, value)
+	send, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	return c.send(send, part, value) //nolint:contextcheck // it ends with both
 }
 
 // errOver is what a handler's goroutine gets that sends after the return.
 var errOver = &Error{Code: FailedPrecondition, Reason: conduit.ReasonAborted, Message: "the handler has returned; nothing can be sent any more"}
+
+// errLeft is what a handler gets whose caller is gone.
+var errLeft = &Error{Code: Canceled, Reason: conduit.ReasonCanceled, Message: "the call is over: its caller left or its link was lost"}
 
 func (c *call) send(ctx context.Context, part uint32, value any) error {
 	ct, data, err := conduit.EncodeFor(c.accept, value)
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over {
+	if !c.take() {
 		return errOver
 	}
+	defer c.leave()
 	if ctx.Err() != nil {
 		return conduit.FromContext(ctx, conduit.OutcomeUnknown)
 	}
-	return c.s.Send(ctx, conduit.Message{Part: part, ContentType: ct, Data: data})
+	err = c.s.Send(ctx, conduit.Message{Part: part, ContentType: ct, Data: data})
+	switch {
+	case err != nil && err != io.EOF:
+		return err
+	case ctx.Err() != nil: // a cancel drops what waits, and lets go of who sends
+		return conduit.FromContext(ctx, conduit.OutcomeUnknown)
+	case err == io.EOF:
+		return errLeft
+	}
+	return nil
 }
 
 // reply hands over the return value; struct{} is none.
@@ -83,11 +103,37 @@ func (c *call) reply(value any) error {
 	return nil
 }
 
-// end closes the call to whatever the handler left running.
+// take waits for the turn to send; it reports false when there will be none.
+func (c *call) take() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.sending && !c.over {
+		c.turn.Wait()
+	}
+	if c.over {
+		return false
+	}
+	c.sending = true
+	return true
+}
+
+// leave gives the turn to the next.
+func (c *call) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sending = false
+	c.turn.Broadcast()
+}
+
+// end closes the call to whatever the handler left running, and waits for the
+// message that is under way; the call's context bounds that.
 func (c *call) end() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.over = true
-	c.mu.Unlock()
+	for c.sending {
+		c.turn.Wait()
+	}
 }
 
 // failed turns a handler's error into the call's. Only the handler's own Refuse is
@@ -104,7 +150,7 @@ func (c *call) failed(ctx context.Context, err error) error {
 		return &e
 	}
 	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
-		return conduit.FromContext(ctx, conduit.Executed)
+		return ctx.Err() // cut short: the link knows why, and that the outcome is not known
 	}
 	found := conduit.AsError(err, conduit.Executed)
 	e := *found

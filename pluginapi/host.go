@@ -37,8 +37,9 @@ func HostFrom(ctx context.Context) Host {
 //
 // Calls with a handler's context are made in that handler's call: they run as its
 // caller (or, with [AsSelf], as the element), inside its deadline, and end with
-// it. Any other context has no caller, and runs as anonymous unless [AsSelf]. The
-// host takes calls once Start has returned.
+// it. Any other context has no caller, nor has one that outlived its call by
+// context.WithoutCancel: then they run as anonymous, or as the element with
+// [AsSelf]. The host takes calls once Start has returned.
 func (h Host) At(addr string) conduit.Invoker {
 	a, err := address.Parse(addr)
 	if err != nil {
@@ -141,7 +142,7 @@ func (t *target) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exc
 		conn = c.s.Conn() // the first call may come before we are told of the link
 	}
 	if conn == nil {
-		return conduit.Failed(conduit.Errorf(Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent,
+		return conduit.FailedExchange(conduit.Errorf(Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent,
 			"the host takes no calls yet; make them after Start has returned"))
 	}
 	out := *in
@@ -162,5 +163,5 @@ type broken struct{ err *Error }
 
 // Invoke implements conduit.Invoker.
 func (b broken) Invoke(context.Context, *conduit.Invocation) conduit.Exchange {
-	return conduit.Failed(b.err)
+	return conduit.FailedExchange(b.err)
 }

@@ -67,6 +67,7 @@ func (x *mux) serve(ctx context.Context, s *link.ServerCall, m *method) (err err
 		defer cancel()
 	}
 	ctx = context.WithValue(ctx, callKey{}, c)
+	c.ctx, c.turn.L = ctx, &c.mu
 
 	returned := false
 	defer func() {

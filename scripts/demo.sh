@@ -46,13 +46,22 @@ until_ok() {
 	return 1
 }
 
+# quoted WORDS...: as a person would type them.
+quoted() {
+	local word
+	for word; do
+		case $word in
+		*[!A-Za-z0-9_./:=-]*) printf " '%s'" "$word" ;;
+		*) printf ' %s' "$word" ;;
+		esac
+	done
+}
+
 # show EXIT COMMAND...: prints a command, runs it, and insists on its exit status.
 show() {
 	local want=$1 got=0
 	shift
-	printf '\n$ conduit-host'
-	printf ' %q' "$@" | sed 's/\\\([*:/]\)/\1/g'
-	printf '\n'
+	printf '\n$ conduit-host%s\n' "$(quoted "$@")"
 	"$host" "$@" || got=$?
 	[ "$got" -eq "$want" ] || die "exit status $got, expected $want"
 }
@@ -88,7 +97,7 @@ say "5. A method that its author did not open is refused before it runs"
 show 4 call "$echo" Hidden --peer "$peer"
 
 say "6. A call that is cancelled (Ctrl-C after a second; the element sees it at once)"
-printf '\n$ conduit-host call %q Delay %q   # then SIGINT\n' "$echo" '{"ms":60000}' | sed 's/\\\([*:/]\)/\1/g'
+printf '\n$ conduit-host%s   # then SIGINT\n' "$(quoted call "$echo" Delay '{"ms":60000}' --peer "$peer")"
 "$host" call "$echo" Delay '{"ms":60000}' --peer "$peer" &
 caller=$!
 sleep 1

@@ -60,9 +60,10 @@ type Peer struct {
 
 // dialing is a dial that callers wait for.
 type dialing struct {
-	done chan struct{}
-	pl   *pooled        // when done
-	err  *conduit.Error // when done, if pl is nil
+	done    chan struct{}
+	waiters int64          // guarded by Peer.mu until done; then each is counted in pl.using
+	pl      *pooled        // when done
+	err     *conduit.Error // when done, if pl is nil
 }
 
 // pooled is a link of a Peer's.
@@ -165,17 +166,31 @@ func (p *Peer) acquire(ctx context.Context) (*pooled, *conduit.Error) {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
+		p.leave(d)
 		return nil, conduit.FromContext(ctx, conduit.NotSent)
 	}
 	if d.err != nil {
 		return nil, d.err
 	}
-	d.pl.using.Add(1)
-	if d.pl.closing.Load() || !d.pl.conn.Usable() {
+	if !d.pl.conn.Usable() { // it is not idle: this caller is counted since the dial
 		d.pl.using.Add(-1)
 		return nil, p.droppedAtOnce(d.pl.conn.Err())
 	}
 	return d.pl, nil
+}
+
+// leave ends the waiting of a caller for a dial.
+func (p *Peer) leave(d *dialing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-d.done:
+		if d.pl != nil {
+			d.pl.using.Add(-1)
+		}
+	default:
+		d.waiters--
+	}
 }
 
 // join returns the dial to wait for, or a link if there is one by now, or why
@@ -191,12 +206,13 @@ func (p *Peer) join() (*dialing, *pooled, *conduit.Error) {
 		p.retire(pl)
 	}
 	if p.dialing != nil {
+		p.dialing.waiters++
 		return p.dialing, nil, nil
 	}
 	if err := p.held(); err != nil {
 		return nil, nil, err
 	}
-	d := &dialing{done: make(chan struct{})}
+	d := &dialing{done: make(chan struct{}), waiters: 1}
 	if !p.c.spawn(func() { p.dial(d) }) {
 		return nil, nil, errClientClosed()
 	}
@@ -222,23 +238,24 @@ func (p *Peer) dial(d *dialing) {
 	d.pl, d.err = p.connect(ctx)
 
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer close(d.done)
 	p.dialing = nil
-	if d.err == nil {
+	if d.pl != nil {
 		p.hello = d.pl.conn.Theirs()
+		d.pl.using.Add(d.waiters)
 		if err := d.pl.conn.Err(); err != nil { // so ended has run, or finds another link current
-			d.err = p.droppedAtOnce(err)
+			d.pl, d.err = nil, p.droppedAtOnce(err)
 		}
 	}
 	if d.err != nil {
 		p.fail(d.err)
-	} else {
-		p.current.Store(d.pl)
-		if idle := p.c.o.IdleTimeout; idle > 0 {
-			d.pl.timer.Reset(idle)
-		}
+		return
 	}
-	p.mu.Unlock()
-	close(d.done)
+	p.current.Store(d.pl)
+	if idle := p.c.o.IdleTimeout; idle > 0 {
+		d.pl.timer.Reset(idle)
+	}
 }
 
 // connect makes a link that the Client knows of.

@@ -271,22 +271,20 @@ func (s *Server) establish(c link.Carrier, peer link.Peer, anonymous bool) {
 	}
 	template := o.OnClose
 	var l *link.Conn
-	made := make(chan struct{})
 	o.OnClose = func(err error) {
-		<-made // OnClose may run before New has returned
-		s.gone(l, err)
+		s.gone(&l, err)
 		if template != nil {
 			template(err)
 		}
 	}
-	l = link.New(c, o)
-
 	s.mu.Lock()
+	// Made under the lock, so that a link that serves is one that is known.
+	// OnClose, on another goroutine, waits for it.
+	l = link.New(c, o)
 	s.upgrading--
 	s.links[l] = anonymous
 	state := s.state
 	s.mu.Unlock()
-	close(made)
 
 	if state != serving { // Drain and Close took the links that there were: this one came too late
 		l.GoAway(conduit.ReasonDraining, drainRetryAfter)
@@ -295,13 +293,13 @@ func (s *Server) establish(c link.Carrier, peer link.Peer, anonymous bool) {
 	s.log.Debug("link opened", "peer", peer.Name, "user", peer.User, "level", peer.Level.String())
 }
 
-// gone counts a link out that has ended.
-func (s *Server) gone(l *link.Conn, err error) {
+// gone counts a link out that has ended; it reads which under the lock.
+func (s *Server) gone(l **link.Conn, err error) {
 	s.mu.Lock()
-	if s.links[l] {
+	if s.links[*l] {
 		s.anonymous--
 	}
-	delete(s.links, l)
+	delete(s.links, *l)
 	s.notify()
 	s.mu.Unlock()
 	s.log.Debug("link closed", "error", err)

@@ -5,17 +5,23 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"syscall"
 
 	"github.com/elemental-conduit/conduit/pluginapi"
 )
 
-// profileFile is complete as soon as it has this name.
-const profileFile = "echo-cpu.prof"
+// profileFile is complete as soon as it has this name, and heapFile before that:
+// what was allocated, in the words of /debug/pprof/heap?debug=1.
+const (
+	profileFile = "echo-cpu.prof"
+	heapFile    = "echo-heap.txt"
+)
 
 func main() {
 	s := pluginapi.NewService("conduit.example.Echo")
@@ -24,12 +30,12 @@ func main() {
 	pluginapi.Main(pluginapi.Element{
 		Name: "echo", Version: "1.0.0",
 		Services: []*pluginapi.Service{s},
-		Start: func(_ context.Context, host pluginapi.Host) error {
+		Start: func(ctx context.Context, host pluginapi.Host) error {
 			signals := make(chan os.Signal, 2)
 			signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
 			go func() {
 				if err := profile(signals, host.DataDir()); err != nil {
-					host.Logger().Error("no profile", "error", err)
+					host.Logger().ErrorContext(ctx, "no profile", "error", err)
 				}
 			}()
 			return nil
@@ -39,6 +45,8 @@ func main() {
 
 func profile(signals <-chan os.Signal, dir string) error {
 	<-signals
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	f, err := os.CreateTemp(dir, "profile-")
 	if err != nil {
 		return err
@@ -48,6 +56,12 @@ func profile(signals <-chan os.Signal, dir string) error {
 	}
 	<-signals
 	pprof.StopCPUProfile()
+	runtime.ReadMemStats(&after)
+	heap := fmt.Sprintf("# Mallocs = %d\n# TotalAlloc = %d\n# NumGC = %d\n",
+		after.Mallocs-before.Mallocs, after.TotalAlloc-before.TotalAlloc, after.NumGC-before.NumGC)
+	if err := os.WriteFile(filepath.Join(dir, heapFile), []byte(heap), 0o600); err != nil {
+		return err
+	}
 	if err := f.Close(); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -115,7 +116,7 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 func (a *app) exchange(ctx context.Context, addr string, in *conduit.Invocation, f *callFlags, secret string) error {
 	c, err := a.dial(ctx, a.peers, secret)
 	if err != nil {
-		return interrupted(ctx, err)
+		return blame(ctx, err)
 	}
 	out := &resultPrinter{w: a.stdout, format: a.output, raw: f.raw, parts: f.parts}
 	x := c.At(addr).Invoke(ctx, in)
@@ -124,7 +125,7 @@ func (a *app) exchange(ctx context.Context, addr string, in *conduit.Invocation,
 	if out.skipped > 0 {
 		a.warn("%d results of other parts are not shown; --part shows them", out.skipped)
 	}
-	return interrupted(ctx, err)
+	return blame(ctx, err)
 }
 
 func receive(ctx context.Context, x conduit.Exchange, out *resultPrinter) error {
@@ -169,10 +170,16 @@ func interruptible(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// interrupted marks an error that a signal is to blame for.
-func interrupted(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
+// blame marks an error that a signal or the command's own deadline brought about.
+func blame(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return &interruptedError{err}
+	}
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) && errors.Is(err, context.DeadlineExceeded) {
+		return &deadlineError{err}
 	}
 	return err
 }

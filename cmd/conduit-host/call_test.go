@@ -155,10 +155,14 @@ func inProcess(t *testing.T, environ []string, stdin string, args ...string) (st
 func TestCallTimeout(t *testing.T) {
 	p := startPeer(t)
 	status, _, stderr := inProcess(t, nil, "", "call", echoAddress, "Wait", "--peer", p.url, "--timeout", "50ms")
-	if status != exitDeadline || !strings.Contains(stderr, "(reason=deadline_exceeded outcome=unknown") {
+	if status != exitDeadline || !strings.Contains(stderr, "(reason=deadline_exceeded outcome=") {
 		t.Errorf("exit %d: %s", status, stderr)
 	}
-	wait(t, p.ended, "the end of the call")
+	select {
+	case <-p.started:
+		wait(t, p.ended, "the end of the call")
+	default: // a busy machine took all that time to dial
+	}
 }
 
 func TestCallNotFound(t *testing.T) {

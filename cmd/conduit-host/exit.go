@@ -48,6 +48,13 @@ type interruptedError struct{ err error }
 func (e *interruptedError) Error() string { return e.err.Error() }
 func (e *interruptedError) Unwrap() error { return e.err }
 
+// deadlineError says that the command's own deadline passed, whoever noticed it
+// first: the other end may be quicker, and answer for the element that it ran.
+type deadlineError struct{ err error }
+
+func (e *deadlineError) Error() string { return e.err.Error() }
+func (e *deadlineError) Unwrap() error { return e.err }
+
 // exitStatus says how a command that ended with err exits.
 func exitStatus(err error) int {
 	if err == nil {
@@ -55,6 +62,9 @@ func exitStatus(err error) int {
 	}
 	if _, ok := errors.AsType[*interruptedError](err); ok {
 		return exitInterrupted
+	}
+	if _, ok := errors.AsType[*deadlineError](err); ok {
+		return exitDeadline
 	}
 	if _, ok := errors.AsType[*config.Error](err); ok {
 		return exitUsage

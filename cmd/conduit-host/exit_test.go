@@ -34,6 +34,8 @@ func TestExitStatus(t *testing.T) {
 		{by(conduit.PermissionDenied, conduit.Refused), 4},
 		{by(conduit.DeadlineExceeded, conduit.NotSent), 5},
 		{by(conduit.DeadlineExceeded, conduit.OutcomeUnknown), 5},
+		{by(conduit.DeadlineExceeded, conduit.Executed), 1}, // a deadline of the element's own
+		{&deadlineError{by(conduit.DeadlineExceeded, conduit.Executed)}, 5},
 		{by(conduit.Internal, conduit.Refused), 1},
 		{by(conduit.Canceled, conduit.OutcomeUnknown), 1},
 		{&interruptedError{by(conduit.Canceled, conduit.OutcomeUnknown)}, 130},

@@ -28,7 +28,7 @@ Every key of the configuration is a flag, an environment variable and an entry o
 the file; see docs/configuration.md, and conduit-host config explain.
 
 Exit status: 0 drained; 1 something broke; 2 usage, configuration, or what it asks
-of the machine; 130 a signal came during the start, or a second one.`,
+of the machine; 130 a signal came before it was ready, or a second one.`,
 		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
 			"  conduit-host serve --config /etc/conduit.yaml --log-format json",
 		Args: takes(0, 0, ""),

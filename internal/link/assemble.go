@@ -1,16 +1,15 @@
 package link
 
 import (
-	"container/list"
-
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
 // Messages that come in several Data and take more than a quarter of the window
-// are given memory of their own: so what an unfinished message holds of the
-// window is always less than the half at which credit goes back, however small
-// the pieces that it was cut into, and no two ends can wait for each other.
+// are given memory of their own, and what each piece costs beside its bytes goes
+// back as it comes. So an unfinished message holds at most a quarter of the
+// window and credit goes back at half of it: a quarter is always with the sender,
+// however small its pieces, and no two ends can wait for each other.
 
 // assemble takes a Data of a local call: into the message that is open, or as a
 // message of its own. It returns what is wrong with it. c.mu is held on entry
@@ -23,7 +22,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		if n > 0 || d.More {
 			return c.badData("bytes without a total while no message is open")
 		}
-		k.recvOwed += dataCost
+		c.credit(k, dataCost)
 		return nil
 	case a.active && d.HasTotal:
 		return c.badData("a new message while one is open")
@@ -44,45 +43,41 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		return nil
 	}
 	if d.HasTotal {
-		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total)}
-		if a.total > k.windowSize()/4 {
-			c.reserveFor(r, a)
-			k = r.get()
-		}
-		if k == nil {
-			return nil
-		}
-		if a.reserved > 0 || a.waiter == nil {
-			a.buf = make([]byte, 0, a.total)
+		c.turn++
+		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: c.turn}
+		if a.large = a.total > k.windowSize()/4; a.large {
+			c.reserveFor(r, a.total, a.turn)
+			if k = r.get(); k == nil {
+				return nil
+			}
 		}
 	}
+	buf := a.buf
+	if cap(buf) == 0 && !a.large || a.reserved > 0 && int64(cap(buf)) < a.total {
+		buf = append(make([]byte, 0, a.total), buf...)
+	}
+	// The copy is made without the lock, and nothing of the call is touched
+	// meanwhile: it may end, and be another by then.
 	c.unlock()
-	a.buf = append(a.buf, d.Bytes...)
+	buf = append(buf, d.Bytes...)
 	c.mu.Lock()
 	if k = r.get(); k == nil {
 		return nil
 	}
-	large := a.total > k.windowSize()/4
-	if large {
-		// Its bytes are granted from the reservation; each Data's cost is
-		// returned as it comes.
-		k.recvOwed += dataCost
-		if k.recvOwed >= k.windowSize()/2 {
-			c.owe(k)
-		}
-	} else {
-		a.cost += n + dataCost
-	}
+	a.buf = buf
+	c.credit(k, dataCost)
 	if d.More {
 		return nil
 	}
-	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: a.buf}, cost: a.cost, reserved: a.reserved}
-	waiter := a.waiter
-	*a = assembly{}
-	if waiter != nil {
-		// All of it came within the window before its turn: nothing is reserved.
-		c.memory.forget(waiter)
+	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: buf}, cost: a.total, reserved: a.reserved}
+	if it.reserved > 0 {
+		it.cost = 0 // granted with the reservation
 	}
+	if a.waiter != nil && c.memory.forget(a.waiter) {
+		// All of it came within the window before its turn: nothing is reserved.
+		c.later(effect{kind: effectRelease})
+	}
+	*a = assembly{}
 	if !in.put(it) && it.reserved > 0 {
 		c.later(effect{kind: effectRelease, n: it.reserved})
 	}
@@ -97,31 +92,50 @@ func (k *call) windowSize() int64 {
 	return int64(k.conn.o.Hello.CallCredit)
 }
 
-// reserveFor sets memory aside for a message above the window, and grants all of
-// it when it is there. c.mu is held on entry and on return, and released between.
-func (c *Conn) reserveFor(r ref, a *assembly) {
-	total := a.total
+// credit notes that a part of what a call took of its window may be used again,
+// and sees to it that the other end hears so when it is half of it. c.mu is held.
+func (c *Conn) credit(k *call, n int64) {
+	if k.recvDone {
+		c.freeWindow(k, n) // nothing more will come
+		return
+	}
+	k.recvOwed += n
+	if k.recvOwed >= k.windowSize()/2 {
+		c.owe(k)
+	}
+}
+
+// reserveFor sets memory aside for a large message, the call's turn-th, and
+// grants all of it when it is there. c.mu is held on entry and on return, and
+// released between.
+func (c *Conn) reserveFor(r ref, total int64, turn uint64) {
 	c.unlock()
-	var waiter *list.Element
-	granted := false
-	waiter = c.memory.reserve(total, func() {
+	waiter := c.memory.reserve(total, func() {
 		c.mu.Lock()
 		k := r.get()
-		if k != nil && k.open.active {
-			granted = true
+		granted := k != nil && k.open.turn == turn
+		if granted {
 			k.open.reserved, k.open.waiter = total, nil
 			k.recvOwed += total
 			c.owe(k)
 		}
 		c.unlock()
-		if k == nil || !granted {
+		if !granted {
 			c.memory.release(total)
 			return
 		}
 		c.kick()
 	})
 	c.mu.Lock()
-	if k := r.get(); k != nil && k.open.active && k.open.reserved == 0 {
+	if waiter == nil {
+		return
+	}
+	switch k := r.get(); {
+	case k == nil: // it ended meanwhile
+		if c.memory.forget(waiter) {
+			c.later(effect{kind: effectRelease})
+		}
+	case k.open.reserved == 0:
 		k.open.waiter = waiter
 	}
 }
@@ -131,6 +145,7 @@ func (c *Conn) dropAssembly(k *call) {
 	a := &k.open
 	if a.waiter != nil && c.memory.forget(a.waiter) {
 		a.waiter = nil
+		c.later(effect{kind: effectRelease})
 	}
 	if a.reserved > 0 {
 		c.later(effect{kind: effectRelease, n: a.reserved})

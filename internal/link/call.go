@@ -35,7 +35,6 @@ type callState struct {
 	ours       bool   // this end made it
 	background bool
 	deadline   time.Time // zero = none
-	started    time.Time
 
 	// Sending.
 	q          []item
@@ -54,12 +53,14 @@ type callState struct {
 	in       *inbox
 	open     assembly // the reader's, without the lock
 
-	cancelled bool // a Cancel came, or was sent
+	cancelled bool           // a Cancel came, or was sent
+	cause     *conduit.Error // why, of a call that this end serves
 
 	// Splice.
 	peer  ref
 	owner Owner
 	tag   uint64
+	fault *conduit.Error // it failed from this end, and the other is not done with it yet
 
 	server *ServerCall
 	ex     *exchange
@@ -109,8 +110,9 @@ type assembly struct {
 	ctype    string
 	total    int64
 	buf      []byte
-	cost     int64 // call credit that it took
-	reserved int64 // of Memory, if it is above the window
+	large    bool   // above a quarter of the window: its bytes are granted from Memory
+	turn     uint64 // tells this message from the call's others
+	reserved int64  // of Memory
 	waiter   *list.Element
 }
 
@@ -119,8 +121,10 @@ func (k *call) pending() int { return len(k.q) - k.qHead }
 
 // push queues an item.
 func (k *call) push(it item) {
-	if k.qHead > 0 && k.qHead == len(k.q) {
-		k.q, k.qHead = k.q[:0], 0
+	if k.qHead > 0 && len(k.q) == cap(k.q) { // else a queue that is never quite empty would grow for ever
+		n := copy(k.q, k.q[k.qHead:])
+		clear(k.q[n:])
+		k.q, k.qHead = k.q[:n], 0
 	}
 	k.q = append(k.q, it)
 }
@@ -157,14 +161,24 @@ func (it *item) release() {
 	}
 }
 
-// dropQueue gives up all that is queued; it reports whether the Invoke was.
-func (k *call) dropQueue() (unwritten bool) {
+// dropQueue gives up all that is queued. Whoever sent it on another link gets
+// the credit back.
+func (k *call) dropQueue() {
 	for k.pending() > 0 {
-		unwritten = unwritten || k.front().kind == itemInvoke
+		if it := k.front(); it.from.k != nil {
+			k.conn.later(effect{kind: effectGrant, to: it.from, n: it.cost()})
+		}
 		k.pop()
 	}
 	k.conn.unlist(k)
-	return unwritten
+}
+
+// cost is what is left of an item, as call credit counts it.
+func (it *item) cost() int64 {
+	if it.kind == itemInvoke {
+		return int64(len(it.inv.inv.Data.Bytes)) + dataCost
+	}
+	return int64(len(it.data.Bytes)) + dataCost
 }
 
 // callList is an intrusive list of calls that have something to write.
@@ -233,7 +247,6 @@ func (c *Conn) newCall() *call {
 		k = &call{conn: c}
 	}
 	k.live = true
-	k.started = c.now
 	return k
 }
 
@@ -252,22 +265,28 @@ func (c *Conn) retire(k *call) {
 	} else {
 		c.inc--
 	}
-	if k.window > 0 {
-		c.windows -= k.window
-		c.memory.giveWindow(k.window)
-	}
+	c.freeWindow(k, k.window)
 	c.dropAssembly(k)
 	k.gen++
 	k.callState = callState{q: k.q[:0]}
 	if len(c.free) < maxFree {
 		c.free = append(c.free, k)
 	}
-	if c.out == 0 && c.inc == 0 {
+	if c.out == c.outBackground && c.inc == 0 {
 		c.idleSince = time.Now()
 	}
 	if c.idleWake != nil && c.inc == 0 {
 		close(c.idleWake)
 		c.idleWake = nil
+	}
+}
+
+// freeWindow returns up to n bytes of what a call was promised. c.mu is held.
+func (c *Conn) freeWindow(k *call, n int64) {
+	if n = min(n, k.window); n > 0 {
+		k.window -= n
+		c.windows -= n
+		c.memory.giveWindow(n)
 	}
 }
 
@@ -290,11 +309,11 @@ type effect struct {
 type effectKind uint8
 
 const (
-	effectGrant  effectKind = iota // return call credit on another link
-	effectFail                     // end the other half with a Failure
-	effectCancel                   // cancel the other half
-	effectOwner                    // tell a splice's owner
-	effectRelease                  // return reserved memory
+	effectGrant   effectKind = iota // return call credit on another link
+	effectFail                      // end the other half with a Failure
+	effectCancel                    // cancel the other half
+	effectOwner                     // tell a splice's owner
+	effectRelease                   // return reserved memory
 )
 
 // unlock releases c.mu and then does what was put off meanwhile.
@@ -339,23 +358,43 @@ func (c *Conn) later(e effect) { c.effects = append(c.effects, e) }
 func (c *Conn) ended(k *call, err *conduit.Error, body []byte) {
 	if k.owner != nil {
 		e := effect{kind: effectOwner, owner: k.owner, tag: k.tag}
-		if err != nil {
-			e.code, e.outcome = err.Code, err.Outcome
+		why := err
+		if k.fault != nil {
+			why = k.fault
+		}
+		if why != nil {
+			e.code, e.outcome = why.Code, why.Outcome
 		}
 		c.later(e)
 	}
 	if k.peer.k != nil && err != nil {
 		if body == nil {
-			body = encodeFailure(err)
+			e := *err
+			if e.Outcome == conduit.NotSent { // not by this link; the caller did send it
+				e.Outcome = conduit.Refused
+			}
+			body = encodeFailure(&e)
 		}
 		c.later(effect{kind: effectFail, to: k.peer, body: body})
 	}
 	if k.in != nil {
-		if err != nil {
-			k.in.end(err)
-		} else {
-			k.in.end(nil)
-		}
+		k.in.end(err)
 	}
 	c.retire(k)
+}
+
+// orphan fails a call that this end passed on: the caller hears of it at once,
+// but the call stays until the other end is done with it, since its owner is
+// promised to hear of the end of the work. c.mu is held.
+func (c *Conn) orphan(k *call, err *conduit.Error) {
+	if k.fault != nil {
+		return
+	}
+	k.fault, k.sendEnded = err, true
+	k.dropQueue()
+	c.tellCancel(k, err.Reason)
+	if k.peer.k != nil {
+		c.later(effect{kind: effectFail, to: k.peer, body: encodeFailure(err)})
+		k.peer = ref{}
+	}
 }

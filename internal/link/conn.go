@@ -35,13 +35,14 @@ type Conn struct {
 	lastID        uint64 // highest id that the other end used
 	out, inc      int    // calls of this end; calls of the other
 	outBackground int
-	windows       int64 // promised to calls of this link
-	idleSince     time.Time
+	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
 
-	refusing   bool // this end said GoAway
-	lastServed uint64
-	goneAway   *conduit.Error // the other end said GoAway
+	refusing  bool           // this end said GoAway
+	heldAway  []byte         // a GoAway that waits for this end's Hello
+	goneAway  *conduit.Error // the other end said GoAway
+	turn      uint64         // of messages that came in pieces
+	idleSince time.Time
 
 	// Writing.
 	writing    bool
@@ -50,13 +51,14 @@ type Conn struct {
 	ctrl       []byte // control frames for the next packet
 	small      callList
 	bulk       callList
-	smallRun   int        // bytes of small frames since the last bulk chunk
-	owing      []ref      // calls that owe credit
-	linkCredit int64      // what the other end lets this one send
-	unreturned int64      // what it has not credited back yet
-	linkOwed   int64      // what was read and not credited back yet
-	blocked    bool       // no link credit for the frame that is next
-	idleWriter chan struct{} // closed when no write is under way, for shutdown
+	smallRun   int           // bytes of small frames since the last bulk chunk
+	owing      []ref         // calls that owe credit
+	linkCredit int64         // what the other end lets this one send
+	unreturned int64         // what it has not credited back yet
+	linkOwed   int64         // what was read and not credited back yet
+	blocked    bool          // no link credit for the frame that is next
+	shut       bool          // the carrier is being closed: nothing is written any more
+	idleWriter chan struct{} // closed when no write is under way
 	scratch    frame.Invoke
 
 	effects, spareEffects []effect
@@ -66,6 +68,7 @@ type Conn struct {
 
 	// The reader's own.
 	now     time.Time // of the packet in hand; written under mu
+	greeted bool      // the other end's Hello was taken
 	in      Incoming
 	touched []*Conn
 
@@ -122,7 +125,7 @@ func (o Options) withDefaults() Options {
 	def(&o.DeadAfter, DefaultDeadAfter)
 	def(&o.HelloTimeout, DefaultHelloTimeout)
 	def(&o.CallTimeout, conduit.DefaultCallTimeout)
-	if o.Memory == nil {
+	if o.Memory == nil { // nobody shares it
 		o.Memory = NewMemory(0)
 	}
 	if o.LinkMemory == 0 {
@@ -137,7 +140,7 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Hello = o.Hello.withDefaults()
+	o.Hello = o.Hello.ours()
 	return o
 }
 
@@ -216,10 +219,16 @@ func (c *Conn) Stats() Stats {
 func (c *Conn) GoAway(reason string, retryAfter time.Duration) {
 	c.mu.Lock()
 	if c.err == nil && !c.refusing {
-		c.sayGoAway(reason, "", retryAfter)
+		c.refusing = true
+		body := encodeGoAway(c.lastID, reason, "", retryAfter)
+		if c.o.Dialer && !c.ready {
+			c.heldAway = body // this end's Hello goes first, and comes later
+		} else {
+			c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, body)
+		}
 	}
 	c.unlock()
-	c.flush()
+	c.kick()
 }
 
 // WaitServed waits until no call of the other end is under way and the last
@@ -238,13 +247,10 @@ func (c *Conn) WaitServed(ctx context.Context) error {
 			}
 			wait = c.idleWake
 		} else {
-			if c.idleWriter == nil {
-				c.idleWriter = make(chan struct{})
-			}
-			wait = c.idleWriter
+			wait = c.writerIdle()
 		}
 		c.mu.Unlock()
-		c.flush()
+		c.kick()
 		select {
 		case <-wait:
 		case <-c.done:
@@ -268,6 +274,7 @@ func (c *Conn) CancelIncoming(cause *conduit.Error) {
 	for _, r := range list {
 		c.cancelServed(r, cause)
 	}
+	c.kick()
 }
 
 // Close ends every call and closes the carrier, after what is already decided
@@ -349,6 +356,11 @@ func (c *Conn) abandon(k *call, cause *conduit.Error) {
 
 // lost is the error of a call that dies with the link, or cannot be sent on it.
 func (c *Conn) lost(outcome conduit.Outcome) *conduit.Error {
+	if g := c.goneAway; g != nil && c.err == nil {
+		e := *g
+		e.Outcome = outcome
+		return &e
+	}
 	e := &conduit.Error{
 		Code: conduit.Unavailable, Reason: c.o.LostReason, Outcome: outcome, Retryable: true,
 		Op: c.o.Op, Peer: c.o.Peer.Name, Err: c.err,
@@ -374,38 +386,27 @@ func (c *Conn) lost(outcome conduit.Outcome) *conduit.Error {
 // shutdown closes the carrier once what is decided has been written, and then
 // the link is over.
 func (c *Conn) shutdown(code CloseCode, reason string) {
-	c.flush()
+	c.kick() // not flush: a write that is stuck must not keep the carrier open
 	c.mu.Lock()
-	var wait chan struct{}
-	if c.writing {
-		if c.idleWriter == nil {
-			c.idleWriter = make(chan struct{})
-		}
-		wait = c.idleWriter
-	}
+	wait := c.writerIdle()
 	c.mu.Unlock()
 	if wait != nil {
-		t := time.NewTimer(time.Second)
+		t := time.NewTimer(closeWait)
 		select {
 		case <-wait:
 		case <-t.C:
 		}
 		t.Stop()
 	}
+	c.mu.Lock()
+	c.shut = true
+	wait = c.writerIdle()
+	err := c.err
+	c.mu.Unlock()
 	if err := c.carrier.Close(code, reason); err != nil {
 		c.log.Debug("carrier close", "error", err.Error())
 	}
 	<-c.readEnd
-	c.mu.Lock()
-	wait = nil
-	if c.writing {
-		if c.idleWriter == nil {
-			c.idleWriter = make(chan struct{})
-		}
-		wait = c.idleWriter
-	}
-	err := c.err
-	c.mu.Unlock()
 	if wait != nil {
 		<-wait
 	}
@@ -413,4 +414,16 @@ func (c *Conn) shutdown(code CloseCode, reason string) {
 		c.o.OnClose(err)
 	}
 	close(c.done)
+}
+
+// closeWait is how long what is decided may take to be written at the end.
+const closeWait = time.Second
+
+// writerIdle returns what is closed when the write under way is over, or nil
+// when there is none. c.mu is held.
+func (c *Conn) writerIdle() chan struct{} {
+	if c.writing && c.idleWriter == nil {
+		c.idleWriter = make(chan struct{})
+	}
+	return c.idleWriter
 }

@@ -9,35 +9,39 @@ import (
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
-// encodeFailure gives an error's form on the wire. The local cause stays here.
+// encodeFailure gives an error's form on the wire: at most maxFailure bytes, of
+// which the message has up to 4 KiB and the details what is left. The local
+// cause stays here.
 func encodeFailure(e *conduit.Error) []byte {
+	const most = 1 << 10 // of each name
 	f := &conduitv1.Failure{
-		Code: conduitv1.Code(e.Code), Reason: e.Reason, Outcome: conduitv1.Outcome(e.Outcome),
+		Code: conduitv1.Code(e.Code), Reason: text(cut(e.Reason, most)), Outcome: conduitv1.Outcome(e.Outcome),
 		Retryable: e.Retryable, RetryAfterMicros: uint64(max(0, e.RetryAfter.Microseconds())),
-		Message: cut(e.Message, 4096), Op: e.Op, Peer: e.Peer, Address: e.Address, Method: e.Method, Details: e.Details,
+		Message: text(cut(e.Message, 4<<10)), Op: text(cut(e.Op, most)), Peer: text(cut(e.Peer, most)),
+		Address: text(cut(e.Address, most)), Method: text(cut(e.Method, most)),
+	}
+	room := 4 << 10
+	for key, value := range e.Details {
+		if room -= len(key) + len(value) + 8; room < 0 {
+			break
+		}
+		if f.Details == nil {
+			f.Details = make(map[string]string, len(e.Details))
+		}
+		f.Details[text(key)] = text(value)
 	}
 	body, err := proto.Marshal(f)
-	if err != nil { // a string that is not UTF-8: say what can be said
-		body, err = proto.Marshal(&conduitv1.Failure{
-			Code: f.Code, Outcome: f.Outcome, Retryable: f.Retryable, Reason: conduit.ReasonInternal,
-			Message: "the error's text is not UTF-8",
-		})
-		if err != nil {
-			return nil
-		}
+	if err != nil { // no string is left that could do this
+		return nil
 	}
 	return body
 }
 
-// decodeFailure reads an error off the wire. A body that does not parse is an
-// error of its own, since the call has ended all the same.
-func decodeFailure(body []byte, peer string) *conduit.Error {
+// decodeFailure reads an error off the wire.
+func decodeFailure(body []byte, peer string) (*conduit.Error, error) {
 	var f conduitv1.Failure
 	if err := proto.Unmarshal(body, &f); err != nil {
-		return &conduit.Error{
-			Code: conduit.Internal, Reason: conduit.ReasonProtocol, Outcome: conduit.OutcomeUnknown,
-			Message: "the peer's error does not decode", Op: "link.failure", Peer: peer, Err: err,
-		}
+		return nil, err
 	}
 	code := conduit.Code(min(max(f.Code, 0), 255))
 	if !code.Valid() {
@@ -58,7 +62,7 @@ func decodeFailure(body []byte, peer string) *conduit.Error {
 	if e.Reason == "" {
 		e.Reason = conduit.ReasonUnspecified
 	}
-	return e
+	return e, nil
 }
 
 // cut shortens s to n bytes at a rune's edge.

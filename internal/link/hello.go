@@ -26,6 +26,7 @@ func (h Hello) withDefaults() Hello {
 	if h.MaxPacket == 0 {
 		h.MaxPacket = DefaultMaxPacket
 	}
+	h.Instance, h.AuthStore, h.Build = text(h.Instance), text(h.AuthStore), text(h.Build)
 	if h.MaxCalls == 0 {
 		h.MaxCalls = DefaultMaxCalls
 	}
@@ -38,6 +39,16 @@ func (h Hello) withDefaults() Hello {
 	return h
 }
 
+// ours is what this end says of itself: nothing below what the protocol asks for.
+func (h Hello) ours() Hello {
+	h = h.withDefaults()
+	h.MaxPacket, h.LinkCredit, h.CallCredit = max(h.MaxPacket, minPacket), max(h.LinkCredit, minLinkCredit), max(h.CallCredit, minCallCredit)
+	return h
+}
+
+// text makes a string fit for a packet: one that is not UTF-8 costs the link.
+func text(s string) string { return strings.ToValidUTF8(s, "?") }
+
 func (h Hello) encode() []byte {
 	body, err := proto.Marshal(&conduitv1.Hello{
 		VersionMin: h.VersionMin, VersionMax: h.VersionMax, Required: h.Required, Supported: h.Supported,
@@ -45,8 +56,8 @@ func (h Hello) encode() []byte {
 		MaxCalls: h.MaxCalls, LinkCredit: h.LinkCredit, CallCredit: h.CallCredit, AuthStore: h.AuthStore,
 		Build: h.Build, Token: h.Token, Simple: h.Simple,
 	})
-	if err != nil { // only a string that is not UTF-8; nothing of it is needed to go on
-		return nil
+	if err != nil { // only a feature's name that is not UTF-8, which is a constant
+		panic("link: this end's Hello does not encode: " + err.Error())
 	}
 	return body
 }
@@ -67,19 +78,21 @@ func decodeHello(body []byte) (Hello, error) {
 
 // sayHello puts this end's Hello into the next packet. c.mu is held.
 func (c *Conn) sayHello() {
-	c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindHello, c.o.Hello.encode())
+	// In the packet itself, which is empty yet: control goes behind what is in it,
+	// and an Invoke may be as soon as the lock is released.
+	c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
 }
 
-// sayGoAway tells that no further call is served. c.mu is held.
-func (c *Conn) sayGoAway(reason, message string, retryAfter time.Duration) {
-	c.refusing, c.lastServed = true, c.lastID
+// encodeGoAway tells that no call above one is served.
+func encodeGoAway(last uint64, reason, message string, retryAfter time.Duration) []byte {
 	body, err := proto.Marshal(&conduitv1.GoAway{
-		LastCall: c.lastServed, Reason: reason, Message: strings.ToValidUTF8(cut(message, 512), "?"),
+		LastCall: last, Reason: text(cut(reason, maxReason)), Message: text(cut(message, 512)),
 		RetryAfterMicros: uint64(max(0, retryAfter.Microseconds())),
 	})
-	if err == nil {
-		c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, body)
+	if err != nil {
+		return nil // an empty one says the most important: no calls at all
 	}
+	return body
 }
 
 // takeHello takes the other end's Hello, or refuses it. It runs on the reader.
@@ -96,7 +109,8 @@ func (c *Conn) takeHello(body []byte) error {
 	}
 	c.mu.Lock()
 	if why != "" {
-		c.sayGoAway(conduit.ReasonProtocol, why, 0)
+		// Also instead of a Hello: so the other end can say why.
+		c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, encodeGoAway(0, conduit.ReasonProtocol, why, 0))
 		c.failLocked(&CloseError{Code: CloseProtocol, Reason: cut(why, 120)})
 		c.unlock()
 		return errStop
@@ -104,10 +118,16 @@ func (c *Conn) takeHello(body []byte) error {
 	c.theirs = h
 	c.linkCredit = int64(h.LinkCredit)
 	c.ready = c.err == nil
+	c.greeted = true
 	if c.o.Dialer {
 		c.sayHello()
+		if c.heldAway != nil {
+			c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, c.heldAway)
+			c.heldAway = nil
+		}
 	}
 	c.closeReady()
+	c.beginLiveness()
 	c.unlock()
 	return nil
 }
@@ -132,9 +152,9 @@ func (c *Conn) helloFault(h Hello) string {
 	if h.Simple {
 		return "the other end asks for the simple profile, which this version does not serve"
 	}
-	if h.MaxPacket < 1<<10 || h.LinkCredit < 1<<10 || h.CallCredit < dataCost+1 {
-		return fmt.Sprintf("the other end's limits are too small to work with: packet %d, link credit %d, call credit %d",
-			h.MaxPacket, h.LinkCredit, h.CallCredit)
+	if h.MaxPacket < minPacket || h.LinkCredit < minLinkCredit || h.CallCredit < minCallCredit {
+		return fmt.Sprintf("the other end's limits are too small: packet %d, link credit %d, call credit %d; the least are %d, %d and %d",
+			h.MaxPacket, h.LinkCredit, h.CallCredit, minPacket, minLinkCredit, minCallCredit)
 	}
 	return ""
 }

@@ -42,6 +42,11 @@ func (b *inbox) put(it inboxItem) bool {
 		b.mu.Unlock()
 		return false
 	}
+	if b.head > 0 && len(b.q) == cap(b.q) { // else a reader that is always one behind would make it grow for ever
+		n := copy(b.q, b.q[b.head:])
+		clear(b.q[n:])
+		b.q, b.head = b.q[:n], 0
+	}
 	b.q = append(b.q, it)
 	b.mu.Unlock()
 	b.signal()
@@ -58,9 +63,13 @@ func (b *inbox) end(err *conduit.Error) {
 	b.signal()
 }
 
-// drain drops what was not taken and returns the memory reserved for it.
-func (b *inbox) drain() (reserved int64) {
+// drain drops what was not taken and returns the memory reserved for it. If that
+// was something, the call ends with err, as it is not whole any more.
+func (b *inbox) drain(err *conduit.Error) (reserved int64) {
 	b.mu.Lock()
+	if b.head < len(b.q) && b.err == nil {
+		b.err = err
+	}
 	for ; b.head < len(b.q); b.head++ {
 		reserved += b.q[b.head].reserved
 		b.q[b.head] = inboxItem{}
@@ -99,8 +108,8 @@ func (b *inbox) poll() (it inboxItem, ok, done bool, err error) {
 }
 
 // take waits for the next message, the end, ctx, or the deadline (zero = none).
-// When ctx or the deadline is over first, expire is called once and must end
-// the inbox.
+// When ctx or the deadline is over first, expire is called and must end the
+// inbox; without expire, the inbox stays as it is.
 func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*conduit.Error)) (inboxItem, error) {
 	var timer <-chan time.Time
 	for {
@@ -119,6 +128,9 @@ func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*condu
 		select {
 		case <-b.wake:
 		case <-ctx.Done():
+			if expire == nil {
+				return it, conduit.FromContext(ctx, conduit.OutcomeUnknown)
+			}
 			expire(conduit.FromContext(ctx, conduit.OutcomeUnknown))
 		case <-timer:
 			expire(&conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed"})

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
@@ -22,6 +23,7 @@ type Incoming struct {
 	ref      ref
 	id       uint64
 	deadline time.Time
+	decided  bool
 }
 
 // Conn returns the link that the call came on.
@@ -40,6 +42,7 @@ func (in *Incoming) Deadline() (at time.Time, ok bool) { return in.deadline, !in
 // Executed.
 func (in *Incoming) Refuse(err *conduit.Error) {
 	c := in.conn
+	in.decided = true
 	e := *err
 	if e.Outcome != conduit.Executed {
 		e.Outcome = conduit.Refused
@@ -74,6 +77,7 @@ type ServerCall struct {
 // Serve runs the call on a goroutine of its own.
 func (in *Incoming) Serve(fn ServeFunc) {
 	c := in.conn
+	in.decided = true
 	s := &ServerCall{c: c, r: in.ref, id: in.id, in: newInbox(), invoke: cloneInvoke(in.Invoke)}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel
@@ -95,9 +99,13 @@ func (in *Incoming) Serve(fn ServeFunc) {
 		return
 	}
 	k.server, k.in = s, s.in
+	if k.cancelled {
+		cancel(k.cause)
+	}
 	if in.Invoke.HasData {
 		if fault := c.assemble(in.ref, k, s.in, &k.open, &d); fault != nil {
 			if k = in.ref.get(); k != nil {
+				fault.Outcome = conduit.Refused
 				c.faulted(k, fault)
 			}
 			c.unlock()
@@ -120,8 +128,8 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 	stop()
 	s.cancel(nil)
 	c := s.c
-	if err == nil && s.hasRep && int64(len(s.reply.Data)) > c.Theirs().MaxMessage {
-		err = c.tooLarge(int64(len(s.reply.Data)), conduit.Executed)
+	if err == nil && s.hasRep {
+		err = s.fits(&s.reply)
 	}
 	var body []byte
 	if err != nil {
@@ -133,9 +141,7 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 	case k == nil:
 	case err == nil && k.cancelled:
 		// Cancelled before the answer was handed over: one Failure, no result.
-		e := *conduit.AsError(cause, conduit.Executed)
-		e.Outcome = conduit.Executed
-		c.sendFailure(k, encodeFailure(&e))
+		c.sendFailure(k, canceledBody(k, c.o.Op))
 	case err != nil:
 		c.sendFailure(k, body)
 	default:
@@ -150,7 +156,7 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 		}
 	}
 	c.unlock()
-	if n := s.in.drain(); n > 0 {
+	if n := s.in.drain(nil); n > 0 {
 		c.memory.release(n)
 	}
 	c.flushShared()
@@ -176,9 +182,10 @@ func (s *ServerCall) failure(err, cause error) *conduit.Error {
 	e := *conduit.AsError(err, conduit.Executed)
 	var c *conduit.Error
 	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		e.Code, e.Reason, e.Message = c.Code, c.Reason, c.Message
-	}
-	if e.Outcome != conduit.Refused || s.sent.Load() {
+		// The work was cut short from outside: how far it came, nobody knows.
+		e.Code, e.Reason, e.Message, e.Retryable = c.Code, c.Reason, c.Message, c.Retryable
+		e.Outcome = conduit.OutcomeUnknown
+	} else if e.Outcome != conduit.Refused || s.sent.Load() {
 		e.Outcome = conduit.Executed
 	}
 	if e.Op == "" {
@@ -199,7 +206,7 @@ func (s *ServerCall) Invoke() *frame.Invoke { return s.invoke }
 // Recv returns the next message of the request, then io.EOF, or why there will
 // be none.
 func (s *ServerCall) Recv(ctx context.Context) (conduit.Message, error) {
-	it, err := s.in.take(ctx, time.Time{}, func(e *conduit.Error) { s.in.end(e) })
+	it, err := s.in.take(ctx, time.Time{}, nil)
 	if err != nil {
 		return conduit.Message{}, err
 	}
@@ -216,9 +223,24 @@ func (s *ServerCall) Send(ctx context.Context, m conduit.Message) error {
 	if err := ctx.Err(); err != nil {
 		return conduit.FromContext(ctx, conduit.Executed)
 	}
+	if err := s.fits(&m); err != nil {
+		return err
+	}
 	s.sent.Store(true)
 	d := frame.Data{Part: m.Part, ContentType: []byte(m.ContentType), Bytes: m.Data, Total: uint64(len(m.Data)), HasTotal: true}
 	return s.c.sendAndWait(ctx, s.r, &d, &s.sendCh)
+}
+
+// fits says why a message cannot travel.
+func (s *ServerCall) fits(m *conduit.Message) error {
+	if !utf8.ValidString(m.ContentType) || len(m.ContentType) > maxName {
+		return conduit.Errorf(conduit.Internal, conduit.ReasonBadContent, conduit.Executed, "the content type of a message is not UTF-8, or longer than 1 KiB")
+	}
+	// theirs is set before the first call comes, and not changed.
+	if int64(len(m.Data)) > s.c.theirs.MaxMessage {
+		return s.c.tooLarge(int64(len(m.Data)), conduit.Executed)
+	}
+	return nil
 }
 
 // Return sets what the call returns; it is sent with the call's end.
@@ -227,4 +249,3 @@ func (s *ServerCall) Return(m conduit.Message) { s.reply, s.hasRep = m, true }
 // Sent reports whether a message has gone down, so that the call cannot be
 // refused any more.
 func (s *ServerCall) Sent() bool { return s.sent.Load() }
-

@@ -559,4 +559,3 @@ func BenchmarkSpliced32x64(b *testing.B) {
 		}
 	})
 }
-

@@ -28,6 +28,17 @@ func (c *Conn) startLiveness() {
 	l.timer = time.AfterFunc(c.o.HelloTimeout, c.tick)
 }
 
+// beginLiveness sets the timer for the life after the Hello. c.mu is held.
+func (c *Conn) beginLiveness() {
+	if l := &c.live; !l.off && c.o.ProbeInterval > 0 {
+		d := c.o.PingInterval
+		if c.out > c.outBackground {
+			d = c.o.ProbeInterval
+		}
+		c.arm(c.now, d)
+	}
+}
+
 func (c *Conn) stopLiveness() {
 	c.live.off = true
 	if c.live.timer != nil {
@@ -47,7 +58,7 @@ func (c *Conn) heard(now time.Time) {
 // waitBegins sees to it that the timer fires soon enough when this end begins
 // to wait for an answer. c.mu is held.
 func (c *Conn) waitBegins() {
-	if l := &c.live; !l.off && c.o.ProbeInterval > 0 && time.Until(l.due) > c.o.ProbeInterval {
+	if l := &c.live; c.ready && !l.off && c.o.ProbeInterval > 0 && time.Until(l.due) > c.o.ProbeInterval {
 		c.arm(time.Now(), c.o.ProbeInterval)
 	}
 }

@@ -39,12 +39,16 @@ type memoryWaiter struct {
 	grant func()
 }
 
-// takeWindow promises between min and want bytes, less as room gets short, and
-// returns 0 when even min does not fit.
+// takeWindow promises between least and want bytes, less as room gets short,
+// and returns 0 when even least does not fit.
 func (m *Memory) takeWindow(want, least int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	got := shareOf(m.total/2-m.windows, want, least)
+	room := m.total/2 - m.windows
+	got := min(want, max(least, room/64))
+	if got > room {
+		return 0
+	}
 	m.windows += got
 	return got
 }
@@ -55,11 +59,17 @@ func (m *Memory) giveWindow(n int64) {
 	m.mu.Unlock()
 }
 
-// shareOf cuts want so that what is left is shared among calls to come: an
-// eighth of the room, down to least.
-func shareOf(room, want, least int64) int64 {
-	got := min(want, max(least, room/8))
-	if got > room {
+// shareOf cuts the window of one more call beside n others so that many fit a
+// link: of 16 MiB the first eight get 256 KiB each, the 64th 32 KiB, the 512th
+// and all later ones 4 KiB. So about 2,000 calls are under way before one must
+// be turned away, in whatever order calls come and go, while a share of what is
+// left would turn the 100th away.
+func shareOf(total, taken int64, n int, want, least int64) int64 {
+	got := min(want, max(least, total/8/int64(n+1)))
+	if got > total-taken {
+		got = least
+	}
+	if got > total-taken {
 		return 0
 	}
 	return got
@@ -70,7 +80,7 @@ func shareOf(room, want, least int64) int64 {
 // without the lock. The waiter can be dropped with forget.
 func (m *Memory) reserve(n int64, grant func()) *list.Element {
 	m.mu.Lock()
-	if m.waiters.Len() == 0 && m.held+n <= m.room() {
+	if m.waiters.Len() == 0 && (m.held == 0 || m.held+n <= m.room()) {
 		m.held += n
 		m.mu.Unlock()
 		grant()
@@ -86,7 +96,8 @@ func (m *Memory) reserve(n int64, grant func()) *list.Element {
 func (m *Memory) room() int64 { return m.total / 2 }
 
 // forget drops a reservation that was not granted; it reports false if it was
-// granted, and must be released then.
+// granted, or is being granted. After true, release(0) must be called, without
+// any lock held: who waits behind may fit now.
 func (m *Memory) forget(e *list.Element) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,6 +27,20 @@ const (
 	DefaultHelloTimeout  = 5 * time.Second
 )
 
+// The least that an end may offer in its Hello, in bytes, and the most of what
+// cannot be cut: so that a frame that nobody can cut always fits a packet and
+// what is left of either credit when the other end need not return it yet.
+const (
+	minPacket     = 64 << 10
+	minLinkCredit = 64 << 10
+	minCallCredit = 4 << 10
+	maxHeader     = 16 << 10         // of an Invoke, as its caller counts it: all but the payload
+	maxInvoke     = maxHeader + 4096 // the same as encoded, with what a host adds
+	maxFailure    = 16 << 10         // of an encoded Failure
+	maxName       = 1 << 10          // of a content type in a Data
+	maxReason     = 64               // of a Cancel
+)
+
 // Hello is what an end says of itself before anything else. Zero numbers mean
 // the defaults.
 type Hello struct {
@@ -85,7 +99,7 @@ type Options struct {
 	CallTimeout time.Duration
 
 	PingInterval  time.Duration
-	ProbeInterval time.Duration
+	ProbeInterval time.Duration // negative = the other end is never found dead
 	DeadAfter     time.Duration
 	HelloTimeout  time.Duration
 
@@ -106,14 +120,14 @@ type Options struct {
 // Handler decides what becomes of each call that arrives on a link.
 type Handler interface {
 	// Handle runs on the link's reader and must not block: it calls one of
-	// in's Refuse, Serve, Splice, or Park and one of them later. in and its
-	// Invoke are valid until then only.
+	// in's Refuse, Serve and Splice before it returns. in and its Invoke are
+	// valid until then only.
 	Handle(in *Incoming)
 }
 
 // Owner hears of the end of each spliced call that it owns, exactly once, after
-// the plugin can no more work on it. CallEnded runs on a reader and must not
-// block. code is 0 for success.
+// the plugin can no more work on it. CallEnded runs on a reader, with no lock of
+// a link held, and must not block. code is 0 for success.
 type Owner interface {
 	CallEnded(tag uint64, code conduit.Code, outcome conduit.Outcome)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -36,10 +37,6 @@ func NewRoute(a address.Address) *Route {
 // Address returns the address that the route was made of.
 func (r *Route) Address() address.Address { return r.addr }
 
-// maxHeader bounds what an Invoke carries beside its payload, in bytes, so that
-// it always fits a packet and the smallest link credit.
-const maxHeader = 16 << 10
-
 // exchange is a call of this end that an application holds.
 type exchange struct {
 	c        *Conn
@@ -47,7 +44,7 @@ type exchange struct {
 	in       *inbox
 	route    *Route
 	method   string
-	deadline time.Time   // of the call where ctx has none
+	deadline time.Time   // of the call; zero = none
 	stop     func() bool // of the context's AfterFunc
 	sendOver atomic.Bool
 	sendCh   chan struct{}
@@ -68,29 +65,41 @@ func (c *Conn) Invoke(ctx context.Context, r *Route, in *conduit.Invocation) con
 		return x.dead(&conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Outcome: conduit.NotSent, Message: "the deadline had passed before the call began"})
 	case !has && !in.Streaming && !in.Background && c.o.CallTimeout > 0:
 		deadline, has = now.Add(c.o.CallTimeout), true
-		x.deadline = deadline
 	}
-	if n := headerSize(r, in); n > maxHeader {
-		return x.dead(conduit.Errorf(conduit.InvalidArgument, conduit.ReasonOverloaded, conduit.NotSent,
-			"the call's names and trace context take %d bytes, more than %d", n, maxHeader))
+	x.deadline = deadline
+	if err := checkHeader(r, in); err != nil {
+		return x.dead(err)
 	}
 	if err := x.start(in, deadline, has, now); err != nil {
 		return x.dead(err)
 	}
 	if in.Streaming && ctx.Done() != nil {
-		x.stop = context.AfterFunc(ctx, func() { x.Cancel(context.Cause(ctx)) })
+		x.stop = context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })
 	}
 	c.flushShared()
 	return x
 }
 
-func headerSize(r *Route, in *conduit.Invocation) int {
+// checkHeader says what of a call cannot travel: what an Invoke has no room for,
+// and text that is not UTF-8, for which the other end would close the link.
+func checkHeader(r *Route, in *conduit.Invocation) *conduit.Error {
 	n := len(r.instance) + len(r.deployment) + len(r.element) + len(r.service) + len(in.Method) + len(in.ContentType) +
 		len(in.Accept) + len(in.As.Session) + len(in.As.Name) + len(in.TraceParent) + len(in.TraceState)
+	ok := utf8.ValidString(in.Method) && utf8.ValidString(in.ContentType) && utf8.ValidString(in.Accept) &&
+		utf8.ValidString(in.As.Session) && utf8.ValidString(in.As.Name) && utf8.ValidString(in.TraceParent) && utf8.ValidString(in.TraceState)
 	for _, s := range in.Chain {
 		n += len(s)
+		ok = ok && utf8.ValidString(s)
 	}
-	return n
+	switch {
+	case !ok:
+		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadContent, conduit.NotSent,
+			"the call's method, content types, principal, chain or trace context is not UTF-8")
+	case n > maxHeader || len(in.Chain) > frame.MaxChain || len(in.ContentType) > maxName:
+		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.NotSent,
+			"the call's names and trace context take %d bytes and its chain %d elements; the most are %d and %d", n, len(in.Chain), maxHeader, frame.MaxChain)
+	}
+	return nil
 }
 
 // start puts the Invoke into the next packet or the queue.
@@ -115,17 +124,13 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 			Message: fmt.Sprintf("%d calls are under way on this link, the peer's limit", c.theirs.MaxCalls),
 		}
 	}
-	window := shareOf(c.o.LinkMemory-c.windows, DefaultReplyCredit, minWindow)
-	if window > 0 {
-		window = c.memory.takeWindow(window, minWindow)
-	}
+	window := c.takeReplyWindow(DefaultReplyCredit)
 	if window == 0 {
 		return &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.NotSent, Retryable: true, Op: c.o.Op,
 			Message: "no memory is left for the reply of one more call: see cluster.memory and cluster.link_memory",
 		}
 	}
-	c.windows += window
 	k := c.newOutgoing(window, in.Background)
 	k.in, k.ex = x.in, x
 	if timed {
@@ -170,6 +175,18 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 	return nil
 }
 
+// takeReplyWindow promises memory for the reply of one more call of this end, up
+// to want; 0 = there is none. c.mu is held.
+func (c *Conn) takeReplyWindow(want int64) int64 {
+	least := min(want, minWindow)
+	window := shareOf(c.o.LinkMemory, c.windows, c.out, want, least)
+	if window > 0 {
+		window = c.memory.takeWindow(window, least)
+	}
+	c.windows += window
+	return window
+}
+
 // newOutgoing makes a call of this end. c.mu is held.
 func (c *Conn) newOutgoing(window int64, background bool) *call {
 	k := c.newCall()
@@ -186,8 +203,9 @@ func (c *Conn) newOutgoing(window int64, background bool) *call {
 }
 
 // sendInvoke writes the Invoke of a call of this end into the next packet, or
-// queues it; with copied, its payload is copied when it must wait. c.mu is held.
-func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) {
+// queues it; with copied, its payload is copied when it must wait. It reports
+// whether it is in the packet. c.mu is held.
+func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) (written bool) {
 	if !c.writing && len(f.Data.Bytes) <= chunk && c.ready && int64(len(f.Data.Bytes))+dataCost <= int64(c.theirs.CallCredit) {
 		// Behind a write under way an Invoke waits in the queue, where it can be
 		// taken back without a trace.
@@ -201,11 +219,12 @@ func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) {
 			}
 			c.wbuf = frame.AppendInvoke(c.wbuf, k.id, f)
 			c.spend(size)
-			return
+			return true
 		}
 	}
 	k.push(item{kind: itemInvoke, inv: queueInvoke(f, copied)})
 	c.enlist(k)
+	return false
 }
 
 // dead ends an exchange before it began.
@@ -227,7 +246,11 @@ func (x *exchange) name(err *conduit.Error) {
 
 // Recv implements conduit.Exchange.
 func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
-	it, err := x.in.take(ctx, x.deadline, x.expire)
+	deadline := x.deadline
+	if at, ok := ctx.Deadline(); ok && !at.After(deadline) {
+		deadline = time.Time{} // ctx will tell
+	}
+	it, err := x.in.take(ctx, deadline, x.expire)
 	if err != nil {
 		if x.stop != nil {
 			x.stop()
@@ -257,12 +280,16 @@ func (c *Conn) taken(r ref, it inboxItem) {
 func (c *Conn) grantQuiet(r ref, n int64) {
 	c.mu.Lock()
 	k := r.get()
-	if k == nil || k.recvDone {
+	if k == nil {
 		c.unlock()
 		return
 	}
+	c.credit(k, n)
+	owes := k.owing
 	c.unlock()
-	c.grant(r, n)
+	if owes {
+		c.flush()
+	}
 }
 
 // Send implements conduit.Exchange.
@@ -311,20 +338,34 @@ func (c *Conn) sendAndWait(ctx context.Context, r ref, d *frame.Data, ch *chan s
 			c.tellCancel(k, conduit.ReasonCanceled)
 			c.ended(k, conduit.FromContext(ctx, conduit.OutcomeUnknown), nil)
 		} else if k != nil {
-			k.dropQueue()
+			c.takeBack(k, conduit.FromContext(ctx, conduit.Executed))
 		}
 		c.unlock()
 		<-*ch // the queue was dropped, or the item written in between
-		c.flush()
+		c.kick()
 		return conduit.FromContext(ctx, conduit.OutcomeUnknown)
 	}
 	c.mu.Lock()
-	ended := r.get() == nil
+	k = r.get()
+	ended := k == nil || k.cancelled
 	c.unlock()
 	if ended {
 		return io.EOF
 	}
 	return nil
+}
+
+// takeBack takes the message that a served call sends last off its queue. If the
+// other end has a part of it already, the call cannot go on. c.mu is held.
+func (c *Conn) takeBack(k *call, err *conduit.Error) {
+	if k.pending() == 0 || k.sendEnded {
+		return
+	}
+	if last := &k.q[len(k.q)-1]; !last.data.HasTotal {
+		c.faulted(k, err)
+		return
+	}
+	k.dropQueue() // it is all there is: who sends waits until it is written
 }
 
 // CloseSend implements conduit.Exchange.
@@ -347,6 +388,13 @@ func (x *exchange) CloseSend() error {
 
 // Cancel implements conduit.Exchange.
 func (x *exchange) Cancel(cause error) {
+	x.cancel(cause)
+	if x.stop != nil {
+		x.stop()
+	}
+}
+
+func (x *exchange) cancel(cause error) {
 	e := &conduit.Error{Code: conduit.Canceled, Reason: conduit.ReasonCanceled, Message: "the call was cancelled", Err: cause}
 	if cause != nil {
 		c := *conduit.AsError(cause, conduit.OutcomeUnknown)
@@ -356,11 +404,8 @@ func (x *exchange) Cancel(cause error) {
 		}
 	}
 	x.expire(e)
-	if n := x.in.drain(); n > 0 {
+	if n := x.in.drain(e); n > 0 {
 		x.c.memory.release(n)
-	}
-	if x.stop != nil {
-		x.stop()
 	}
 }
 

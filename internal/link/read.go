@@ -44,6 +44,20 @@ func (c *Conn) readLoop() {
 
 // takePacket handles each frame of a packet, then writes what came of it.
 func (c *Conn) takePacket(p *frame.Parser, f *frame.Frame, packet []byte) error {
+	err := c.takeFrames(p, f, packet)
+	if err == nil {
+		c.flush()
+	}
+	// Also after a fault: what came before it has been passed on.
+	for i, t := range c.touched {
+		t.flush()
+		c.touched[i] = nil
+	}
+	c.touched = c.touched[:0]
+	return err
+}
+
+func (c *Conn) takeFrames(p *frame.Parser, f *frame.Frame, packet []byte) error {
 	now := time.Now()
 	c.mu.Lock()
 	c.now = now
@@ -65,19 +79,12 @@ func (c *Conn) takePacket(p *frame.Parser, f *frame.Frame, packet []byte) error 
 			return c.broken("malformed packet: %v", err)
 		}
 		if !ok {
-			break
+			return nil
 		}
 		if err := c.takeFrame(f); err != nil {
 			return err
 		}
 	}
-	c.flush()
-	for i, t := range c.touched {
-		t.flush()
-		c.touched[i] = nil
-	}
-	c.touched = c.touched[:0]
-	return nil
 }
 
 // touch has the reader flush another link at the end of the packet.
@@ -91,16 +98,20 @@ func (c *Conn) touch(t *Conn) {
 }
 
 func (c *Conn) takeFrame(f *frame.Frame) error {
-	if !c.isReady() && f.Kind != frame.KindHello && f.Kind != frame.KindUnknown {
-		if f.Kind == frame.KindGoAway && c.o.Dialer {
-			return c.takeGoAway(f.Body)
+	switch f.Kind {
+	case frame.KindHello, frame.KindGoAway, frame.KindUnknown: // a GoAway may say why there is no Hello
+	default:
+		if !c.greeted {
+			return c.broken("%s before Hello", f.Kind)
 		}
-		return c.broken("%s before Hello", f.Kind)
 	}
 	switch f.Kind {
 	case frame.KindHello:
-		if f.Call != 0 || c.isReady() {
+		if c.greeted {
 			return c.broken("a second Hello")
+		}
+		if f.Call != 0 {
+			return c.broken("a Hello on call %d", f.Call)
 		}
 		return c.takeHello(f.Body)
 	case frame.KindInvoke:
@@ -130,12 +141,6 @@ func (c *Conn) takeFrame(f *frame.Frame) error {
 	case frame.KindUnknown: // from a later version: skipped
 	}
 	return nil
-}
-
-func (c *Conn) isReady() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ready
 }
 
 // owedForLink notes that a counted frame was taken off the carrier.
@@ -200,7 +205,11 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 		k.deadline = c.now.Add(time.Duration(min(in.TimeoutMicros, uint64(maxTimeout/time.Microsecond))) * time.Microsecond)
 	}
 	var refusal *conduit.Error
+	payload := int64(len(in.Data.Bytes))
 	switch {
+	case int64(f.Size)-payload > maxInvoke:
+		refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.Refused,
+			"the Invoke takes %d bytes beside its payload, more than %d", int64(f.Size)-payload, maxInvoke)
 	case c.inc > int(c.o.Hello.MaxCalls):
 		refusal = &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Outcome: conduit.Refused, Op: c.o.Op,
@@ -211,17 +220,22 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	case in.ReplyCredit < dataCost+1:
 		refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "a reply credit of %d bytes is too small", in.ReplyCredit)
 	case in.HasData:
-		k.recvLeft -= int64(len(in.Data.Bytes)) + dataCost
+		k.recvLeft -= payload + dataCost
 		k.recvDone = in.Data.Last
 		if k.recvLeft < 0 {
 			refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "the Invoke's payload is above the call credit of %d bytes", c.o.Hello.CallCredit)
 		}
 	}
-	if refusal == nil && !k.recvDone {
-		refusal = c.takeRequestWindow(k)
+	switch {
+	case refusal != nil:
+	case !k.recvDone:
+		refusal = c.takeRequestWindow(k, int64(c.o.Hello.CallCredit))
+	case payload > smallFrame: // smaller ones are few enough by max_calls
+		refusal = c.takeRequestWindow(k, payload+dataCost)
 	}
 	r := k.ref()
 	if refusal != nil {
+		k.recvDone = true
 		c.sendFailure(k, encodeFailure(refusal))
 		c.unlock()
 		return nil
@@ -229,11 +243,14 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	deadline := k.deadline
 	c.unlock()
 
-	c.in.ref, c.in.Invoke, c.in.deadline, c.in.id = r, in, deadline, f.Call
+	c.in.ref, c.in.Invoke, c.in.deadline, c.in.id, c.in.decided = r, in, deadline, f.Call, false
 	if c.o.Handler == nil {
 		c.in.Refuse(conduit.Errorf(conduit.Unimplemented, conduit.ReasonServiceNotFound, conduit.Refused, "this end serves no calls"))
 	} else {
 		c.o.Handler.Handle(&c.in)
+	}
+	if !c.in.decided { // or its caller would wait for ever
+		c.in.Refuse(conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Refused, "this end did not decide about the call"))
 	}
 	c.in.ref, c.in.Invoke = ref{}, nil
 	return nil
@@ -242,9 +259,9 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 // maxTimeout bounds a deadline that travels, so that sums do not overflow.
 const maxTimeout = 365 * 24 * time.Hour
 
-// takeRequestWindow promises memory for a request that goes on. c.mu is held.
-func (c *Conn) takeRequestWindow(k *call) *conduit.Error {
-	n := int64(c.o.Hello.CallCredit)
+// takeRequestWindow promises memory for a request: a window for one that goes
+// on, or what one that is whole holds until it is taken. c.mu is held.
+func (c *Conn) takeRequestWindow(k *call, n int64) *conduit.Error {
 	if c.windows+n <= c.o.LinkMemory && c.memory.takeWindow(n, n) == n {
 		c.windows += n
 		k.window = n
@@ -252,7 +269,7 @@ func (c *Conn) takeRequestWindow(k *call) *conduit.Error {
 	}
 	return &conduit.Error{
 		Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
-		Message: "no memory is left on this link for a request that goes on",
+		Message: "no memory is left on this link for one more request: see cluster.memory and cluster.link_memory",
 	}
 }
 
@@ -265,14 +282,22 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		c.unlock()
 		return err
 	}
-	if k.recvDone || k.cancelled && k.ours && k.owner == nil {
+	if k.recvDone || k.fault != nil {
 		c.stat.Dropped++
+		if k.fault != nil && d.Last {
+			c.ended(k, nil, nil)
+		}
 		c.unlock()
 		return nil
 	}
 	k.recvLeft -= int64(len(d.Bytes)) + dataCost
 	if k.recvLeft < 0 {
 		c.violated(k, "more data than call credit allows")
+		c.unlock()
+		return nil
+	}
+	if len(d.ContentType) > maxName {
+		c.violated(k, "a content type of over 1 KiB")
 		c.unlock()
 		return nil
 	}
@@ -317,11 +342,8 @@ func (c *Conn) takeData(f *frame.Frame) error {
 	c.unlock()
 	if n := to.k.conn.forward(to, d, from); n > 0 && !ended {
 		c.mu.Lock()
-		if k := from.get(); k != nil && !k.recvDone {
-			k.recvOwed += n
-			if k.recvOwed >= k.windowSize()/2 {
-				c.owe(k)
-			}
+		if k := from.get(); k != nil {
+			c.credit(k, n)
 		}
 		c.unlock()
 	}
@@ -336,6 +358,13 @@ func (c *Conn) forward(to ref, d *frame.Data, from ref) (credit int64) {
 	defer c.unlock()
 	k := to.get()
 	if k == nil || k.sendEnded {
+		return int64(len(d.Bytes)) + dataCost
+	}
+	if k.cancelled && !k.ours {
+		// Nothing is sent for it any more but one Failure.
+		if d.Last {
+			c.sendFailure(k, canceledBody(k, c.o.Op))
+		}
 		return int64(len(d.Bytes)) + dataCost
 	}
 	if d.HasTotal && d.Total > uint64(c.theirs.MaxMessage) {
@@ -360,6 +389,10 @@ func (c *Conn) violated(k *call, what string) {
 // faulted ends a call from this end with an error, both ways. c.mu is held.
 func (c *Conn) faulted(k *call, err *conduit.Error) {
 	if k.ours {
+		if k.owner != nil {
+			c.orphan(k, err)
+			return
+		}
 		c.tellCancel(k, err.Reason)
 		c.ended(k, err, nil)
 		return
@@ -390,12 +423,12 @@ func (c *Conn) takeFailure(f *frame.Frame) error {
 	if !k.ours {
 		return c.broken("a Failure for call %d, which the other end made itself", f.Call)
 	}
-	if k.in == nil && k.peer.k == nil {
-		return nil
+	e, err := decodeFailure(f.Body, c.o.Peer.Name)
+	if err != nil {
+		return c.broken("the Failure of call %d does not decode", f.Call)
 	}
-	e := decodeFailure(f.Body, c.o.Peer.Name)
 	var body []byte
-	if k.peer.k != nil {
+	if k.peer.k != nil && len(f.Body) <= maxFailure { // else it is written anew, and cut
 		body = append([]byte(nil), f.Body...)
 	}
 	c.ended(k, e, body)
@@ -413,35 +446,50 @@ func (c *Conn) takeCancel(f *frame.Frame) error {
 		c.unlock()
 		return c.broken("a Cancel for call %d, which the other end serves", f.Call)
 	}
-	r, cause := k.ref(), causeOf(string(f.Reason))
+	r, cause := k.ref(), causeOf(cut(string(f.Reason), maxReason))
 	c.unlock()
 	c.cancelServed(r, cause)
 	return nil
 }
 
 // cancelServed cancels a call that this end serves: its handler sees the cause,
-// what is queued of its answer is dropped, and one Failure ends it.
+// what is queued of its answer is dropped, and one Failure ends it. An answer
+// that is written has won; one that is queued has not, since it may wait for
+// credit from a caller that is gone.
 func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 	c.mu.Lock()
 	defer c.unlock()
 	k := r.get()
-	if k == nil || k.cancelled || k.sendEnded && k.server == nil && k.peer.k == nil {
+	if k == nil || k.cancelled {
 		return
 	}
 	k.cancelled = true
-	if k.server != nil {
-		if !k.sendEnded { // else the whole answer waits to be written: it wins
-			k.dropQueue()
+	k.cause = cause
+	if k.sendEnded && k.pending() > 0 {
+		body := canceledBody(k, c.o.Op)
+		if last := &k.q[len(k.q)-1]; last.kind == itemFailure {
+			body = last.body
 		}
-		k.server.cancel(cause)
-		if k.in != nil {
-			k.in.end(cause)
-		}
+		k.dropQueue()
+		k.sendEnded = false
+		c.sendFailure(k, body)
 		return
+	}
+	k.dropQueue()
+	if k.server != nil {
+		k.server.cancel(cause)
+		k.in.end(cause)
 	}
 	if k.peer.k != nil {
 		c.later(effect{kind: effectCancel, to: k.peer, reason: cause.Reason})
 	}
+}
+
+// canceledBody is the Failure of a cancelled call whose work was done.
+func canceledBody(k *call, op string) []byte {
+	e := *k.cause
+	e.Outcome, e.Op = conduit.Executed, op
+	return encodeFailure(&e)
 }
 
 // cancelCall cancels the half of a splice that this link's other end serves.
@@ -449,10 +497,9 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 func (c *Conn) cancelCall(r ref, reason string) {
 	c.mu.Lock()
 	if k := r.get(); k != nil && k.ours {
-		if unwritten := k.id == 0; unwritten {
+		if k.id == 0 {
 			cause := causeOf(reason)
 			cause.Outcome, cause.Op = conduit.Refused, c.o.Op
-			k.dropQueue()
 			c.ended(k, cause, nil)
 		} else {
 			k.dropQueue()

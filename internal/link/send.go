@@ -2,6 +2,7 @@ package link
 
 import (
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
@@ -71,11 +72,8 @@ func (c *Conn) failCall(r ref, body []byte) {
 // grant gives the other end more call credit, when enough of it is due.
 func (c *Conn) grant(r ref, n int64) {
 	c.mu.Lock()
-	if k := r.get(); k != nil && !k.recvDone {
-		k.recvOwed += n
-		if k.recvOwed >= k.windowSize()/2 {
-			c.owe(k)
-		}
+	if k := r.get(); k != nil {
+		c.credit(k, n)
 	}
 	c.unlock()
 	c.flush()
@@ -107,24 +105,19 @@ func tooLarge(n, limit int64, outcome conduit.Outcome, o Options) *conduit.Error
 // c.mu is held.
 func (c *Conn) oversized(k *call, n int64) {
 	if k.ours {
-		err := c.tooLarge(n, conduit.OutcomeUnknown)
-		k.dropQueue()
-		c.tellCancel(k, err.Reason)
-		c.ended(k, err, nil)
+		c.faulted(k, c.tooLarge(n, conduit.OutcomeUnknown))
 		return
 	}
-	k.dropQueue()
-	if k.peer.k != nil {
-		c.later(effect{kind: effectCancel, to: k.peer, reason: conduit.ReasonPayloadTooLarge})
-	}
-	k.sendEnded = false
-	c.sendFailure(k, encodeFailure(c.tooLarge(n, conduit.Executed)))
+	c.faulted(k, c.tooLarge(n, conduit.Executed))
 }
 
 // tellCancel sends a Cancel for a call of this end, once. c.mu is held.
 func (c *Conn) tellCancel(k *call, reason string) {
 	if !k.cancelled && k.id != 0 {
 		k.cancelled = true
+		if len(reason) > maxReason || !utf8.ValidString(reason) {
+			reason = conduit.ReasonCanceled
+		}
 		c.ctrl = frame.AppendCancel(c.ctrl, k.id, reason)
 	}
 }

@@ -19,61 +19,68 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 	if !in.deadline.IsZero() {
 		out.TimeoutMicros = micros(time.Until(in.deadline))
 	}
-	b, err := to.spliced(in, out, owner, tag)
+	in.decided = true
+	b, written, err := to.spliced(in, out, owner, tag)
 	if err != nil {
 		owner.CallEnded(tag, err.Code, err.Outcome)
 		in.Refuse(err)
 		return
 	}
-	credit := int64(0)
 	from.mu.Lock()
-	if a := in.ref.get(); a != nil && !a.sendEnded {
+	a := in.ref.get()
+	switch {
+	case a == nil: // answered already, or this link died meanwhile
+		from.later(effect{kind: effectCancel, to: b, reason: from.o.LostReason})
+	case a.cancelled:
 		a.peer = b
-		if a.cancelled {
-			from.later(effect{kind: effectCancel, to: b, reason: conduit.ReasonCanceled})
-		}
-		// The payload in the Invoke is on its way or held once: its credit goes
-		// back as if it were written.
-		if in.Invoke.HasData && !a.recvDone {
-			credit = int64(len(in.Invoke.Data.Bytes)) + dataCost
-			a.recvOwed += credit
+		from.later(effect{kind: effectCancel, to: b, reason: a.cause.Reason})
+	default:
+		a.peer = b
+		if in.Invoke.HasData && written {
+			from.credit(a, int64(len(in.Invoke.Data.Bytes))+dataCost)
 		}
 	}
 	from.unlock()
 	from.touch(to)
 }
 
-// spliced starts this link's half of a splice.
-func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64) (ref, *conduit.Error) {
+// spliced starts this link's half of a splice. written says that the payload of
+// the Invoke is in a packet; else its credit goes back when it is.
+func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {
+	if n := frame.InvokeSize(0, out) - len(out.Data.Bytes); n > maxInvoke || len(out.Chain) > frame.MaxChain {
+		return ref{}, false, conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.Refused,
+			"the Invoke takes %d bytes beside its payload, more than %d, or %d elements in its chain", n, maxInvoke, len(out.Chain))
+	}
 	c.mu.Lock()
 	defer c.unlock()
 	if c.err != nil || c.goneAway != nil {
-		e := c.lost(conduit.Refused)
-		return ref{}, e
+		return ref{}, false, c.lost(conduit.Refused)
+	}
+	if total := int64(min(out.Data.Total, 1<<62)); c.ready && out.Data.HasTotal && total > c.theirs.MaxMessage {
+		return ref{}, false, c.tooLarge(total, conduit.Refused)
 	}
 	if c.ready && c.out-c.outBackground >= int(c.theirs.MaxCalls) {
-		return ref{}, &conduit.Error{
+		return ref{}, false, &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
 			Message: "the element serves as many calls as its link takes",
 		}
 	}
 	want := min(int64(in.Invoke.ReplyCredit), DefaultReplyCredit)
-	window := shareOf(c.o.LinkMemory-c.windows, want, min(want, minWindow))
-	if window > 0 {
-		window = c.memory.takeWindow(window, min(window, minWindow))
-	}
+	window := c.takeReplyWindow(want)
 	if window == 0 {
-		return ref{}, &conduit.Error{
+		return ref{}, false, &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
 			Message: "no memory is left to pass on one more call",
 		}
 	}
-	c.windows += window
 	k := c.newOutgoing(window, out.Background)
 	k.deadline = in.deadline
 	k.peer, k.owner, k.tag = in.ref, owner, tag
 	k.sendEnded = in.Invoke.HasData && in.Invoke.Data.Last
 	out.ReplyCredit = uint32(window)
-	c.sendInvoke(k, out, true)
-	return k.ref(), nil
+	written = c.sendInvoke(k, out, true)
+	if !written && in.Invoke.HasData {
+		k.front().from = in.ref
+	}
+	return k.ref(), written, nil
 }

@@ -4,13 +4,16 @@ import (
 	"runtime"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
 const (
-	// packetTarget is where a packet is full enough: more would only wait.
-	packetTarget = 64 << 10
+	// packetTarget is where a packet is full enough: more would only wait. It
+	// leaves room for a header or two below the least packet that an end takes.
+	packetTarget = 60 << 10
 	// inlineLimit is how much may be unreturned for a write to be made by
 	// whoever asks: so much surely fits the carrier's buffers.
 	inlineLimit = 64 << 10
@@ -18,9 +21,13 @@ const (
 	// writer of its own takes over.
 	inlineRounds = 4
 	// creditPiggyback and creditAlone say when link credit is returned: with a
-	// packet that leaves anyway, or in one of its own.
+	// packet that leaves anyway, or in one of its own; at the latest when a
+	// quarter of it is due.
 	creditPiggyback = 4 << 10
 	creditAlone     = 32 << 10
+	// leastPiece is the least of a message that is worth a frame of its own
+	// while link credit is short, in bytes.
+	leastPiece = 1 << 10
 )
 
 // mayAppend reports whether a frame may go straight into the next packet:
@@ -45,7 +52,10 @@ func (c *Conn) spend(size int) {
 
 // hasWork reports whether a packet can be written. c.mu is held.
 func (c *Conn) hasWork() bool {
-	if len(c.wbuf) > 0 || len(c.ctrl) > 0 || len(c.owing) > 0 || c.linkOwed >= creditAlone {
+	if c.shut {
+		return false
+	}
+	if len(c.wbuf) > 0 || len(c.ctrl) > 0 || len(c.owing) > 0 || c.linkOwed >= min(creditAlone, int64(c.o.Hello.LinkCredit)/4) {
 		return true
 	}
 	return c.ready && c.err == nil && !c.blocked && (!c.small.empty() || !c.bulk.empty())
@@ -117,8 +127,6 @@ func (c *Conn) write(inline bool) {
 			return
 		}
 		p := c.build()
-		c.wbuf = c.spare[:0]
-		c.spare = nil
 		c.stat.PacketsOut++
 		c.stat.BytesOut += uint64(len(p))
 		c.unlock()
@@ -142,28 +150,27 @@ func (c *Conn) write(inline bool) {
 // whose next frame is small, then bulk, which gets at least an eighth.
 func (c *Conn) build() []byte {
 	p := c.wbuf
-	p = append(p, c.ctrl...)
-	c.ctrl = c.ctrl[:0]
+	c.wbuf, c.spare = c.spare[:0], nil // what is added meanwhile goes with the next one
+	if !c.bulk.empty() {
+		c.smallRun += len(p)
+	}
+	if n := wholeFrames(c.ctrl, packetTarget-len(p)); n == len(c.ctrl) {
+		p = append(p, c.ctrl...)
+		c.ctrl = c.ctrl[:0]
+	} else {
+		p = append(p, c.ctrl[:n]...)
+		c.ctrl = append(c.ctrl[:0], c.ctrl[n:]...)
+		return p
+	}
 	if c.linkOwed >= creditPiggyback {
 		p = frame.AppendCredit(p, 0, uint64(c.linkOwed))
 		c.linkOwed = 0
 	}
-	for i, r := range c.owing {
-		if k := r.get(); k != nil {
-			k.owing = false
-			if k.recvOwed > 0 && k.id != 0 {
-				k.recvLeft += k.recvOwed
-				p = frame.AppendCredit(p, k.id, uint64(k.recvOwed))
-				k.recvOwed = 0
-			}
-		}
-		c.owing[i] = ref{}
-	}
-	c.owing = c.owing[:0]
+	p = c.appendCredits(p)
 	if !c.ready || c.err != nil {
 		return p
 	}
-	limit := min(packetTarget, c.theirs.MaxPacket)
+	const limit = packetTarget
 	for len(p) < limit {
 		l := &c.small
 		if l.empty() || !c.bulk.empty() && c.smallRun >= 7*chunk {
@@ -187,17 +194,58 @@ func (c *Conn) build() []byte {
 	return p
 }
 
+// appendCredits writes the credit that calls owe into the packet, as much of it
+// as fits. c.mu is held.
+func (c *Conn) appendCredits(p []byte) []byte {
+	n := 0
+	for n < len(c.owing) && len(p) < packetTarget {
+		if k := c.owing[n].get(); k != nil {
+			k.owing = false
+			if k.recvOwed > 0 && k.id != 0 {
+				k.recvLeft += k.recvOwed
+				p = frame.AppendCredit(p, k.id, uint64(k.recvOwed))
+				k.recvOwed = 0
+			}
+		}
+		n++
+	}
+	left := copy(c.owing, c.owing[n:])
+	clear(c.owing[left:])
+	c.owing = c.owing[:left]
+	return p
+}
+
+// wholeFrames returns how many bytes of encoded frames fit n bytes without
+// cutting one.
+func wholeFrames(b []byte, n int) int {
+	if len(b) <= n {
+		return len(b)
+	}
+	at := 0
+	for at < len(b) {
+		size, lead := protowire.ConsumeVarint(b[at+1:]) // behind the tag, which is one byte
+		if next := at + 1 + lead + int(size); lead > 0 && next <= n {
+			at = next
+			continue
+		}
+		break
+	}
+	return at
+}
+
 // encodeNext writes the next frame of a call into the packet and puts the call
 // where it belongs then. It reports false when the frame must wait for link
 // credit or for the next packet.
 func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 	it := k.front()
-	room := min(int64(limit-len(p)), c.linkCredit)
 	switch it.kind {
 	case itemFailure:
 		size := frame.BodySize(k.id, len(it.body))
-		if int64(size) > room && !(c.linkCredit >= int64(size) && len(p) == 0) {
-			return p, c.wait(size)
+		if len(p) > 0 && len(p)+size > limit {
+			return p, false
+		}
+		if c.linkCredit < int64(size) {
+			return p, c.wait()
 		}
 		p = frame.AppendBody(p, k.id, frame.KindFailure, it.body)
 		c.spend(size)
@@ -207,16 +255,16 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 
 	case itemInvoke:
 		in := &it.inv.inv
-		if !k.deadline.IsZero() {
-			left := time.Until(k.deadline)
-			if left <= 0 {
-				c.ended(k, &conduit.Error{
-					Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Outcome: conduit.NotSent,
-					Message: "the deadline passed before the call could be sent", Op: c.o.Op, Peer: c.o.Peer.Name,
-				}, nil)
-				return p, true
-			}
+		if k.deadline.IsZero() {
+			in.TimeoutMicros = 0
+		} else if left := time.Until(k.deadline); left > 0 {
 			in.TimeoutMicros = micros(left)
+		} else {
+			c.ended(k, &conduit.Error{
+				Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Outcome: conduit.NotSent,
+				Message: "the deadline passed before the call could be sent", Op: c.o.Op, Peer: c.o.Peer.Name,
+			}, nil)
+			return p, true
 		}
 		if in.HasData && in.Data.HasTotal && in.Data.Total > uint64(c.theirs.MaxMessage) {
 			c.ended(k, c.tooLarge(int64(in.Data.Total), conduit.NotSent), nil)
@@ -224,26 +272,37 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 		}
 		k.sendCredit = int64(c.theirs.CallCredit)
 		whole := in.Data
-		n := min(int64(len(whole.Bytes)), chunk, k.sendCredit-dataCost)
-		if n < int64(len(whole.Bytes)) {
-			in.Data.Bytes, in.Data.More, in.Data.Last = whole.Bytes[:max(n, 0)], true, false
-		}
-		size := frame.InvokeSize(0, in) + 10
-		if int64(size) > room {
-			if c.linkCredit < int64(size) || len(p) > 0 {
-				in.Data = whole
-				return p, c.wait(size)
+		all := int64(len(whole.Bytes))
+		n := min(all, chunk, k.sendCredit-dataCost)
+		cutTo := func(to int64) int {
+			if n = to; n < all {
+				in.Data.Bytes, in.Data.More, in.Data.Last = whole.Bytes[:n], true, false
 			}
+			return frame.InvokeSize(c.nextID, in)
+		}
+		size := cutTo(n)
+		if len(p) > 0 && len(p)+size > limit {
+			in.Data = whole
+			return p, false
+		}
+		if over := int64(size) - c.linkCredit; over > 0 {
+			if n-over < leastPiece {
+				in.Data = whole
+				return p, c.wait()
+			}
+			size = cutTo(n - over - 2) // more takes two bytes
 		}
 		k.id = c.takeID()
 		c.calls[k.id] = k
-		size = frame.InvokeSize(k.id, in)
 		p = frame.AppendInvoke(p, k.id, in)
 		c.spend(size)
 		if in.HasData {
 			k.sendCredit -= n + dataCost
 		}
-		if n < int64(len(whole.Bytes)) {
+		if it.from.k != nil {
+			c.grantBack(it.from, n, n == all)
+		}
+		if n < all {
 			// The rest of the request becomes a Data of its own, in the same place.
 			rest := whole
 			rest.Bytes, rest.HasTotal = whole.Bytes[n:], false
@@ -275,16 +334,15 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 		one.More, one.Last = true, false
 	}
 	size := frame.DataSize(k.id, &one)
-	if int64(size) > room {
-		if len(p) > 0 && c.linkCredit >= int64(size) {
-			return p, false // in the next packet
-		}
+	if len(p) > 0 && len(p)+size > limit {
+		return p, false
+	}
+	if over := int64(size) - c.linkCredit; over > 0 {
 		// Cut the chunk to the credit there is rather than wait for a whole one.
-		over := int64(size) - c.linkCredit
-		if n-over < 1<<10 {
-			return p, c.wait(size)
+		if n-over < leastPiece {
+			return p, c.wait()
 		}
-		n -= over
+		n -= over + 2 // more takes two bytes
 		one.Bytes, one.More, one.Last = d.Bytes[:n], true, false
 		size = frame.DataSize(k.id, &one)
 	}
@@ -292,13 +350,9 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 	c.spend(size)
 	k.sendCredit -= n + dataCost
 	if it.from.k != nil {
-		c.later(effect{kind: effectGrant, to: it.from, n: n + dataCost})
+		c.grantBack(it.from, n, n == int64(len(d.Bytes)))
 	}
 	if n < int64(len(d.Bytes)) {
-		if it.from.k != nil {
-			// The source counted one Data; each further piece costs this link alone.
-			c.effects[len(c.effects)-1].n -= dataCost
-		}
 		d.Bytes, d.HasTotal, d.ContentType = d.Bytes[n:], false, nil
 		c.relist(k)
 		return p, true
@@ -307,6 +361,15 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 	k.pop()
 	c.afterItem(k, last && !k.ours)
 	return p, true
+}
+
+// grantBack returns call credit on the link that a piece of n bytes came from.
+// The source counted one Data: each piece but the last costs this link alone.
+func (c *Conn) grantBack(to ref, n int64, last bool) {
+	if last {
+		n += dataCost
+	}
+	c.later(effect{kind: effectGrant, to: to, n: n})
 }
 
 // afterItem files a call whose front item was written; over ends it.
@@ -325,8 +388,8 @@ func (c *Conn) relist(k *call) {
 }
 
 // wait notes that nothing more can be written until link credit comes.
-func (c *Conn) wait(size int) bool {
-	c.blocked = c.linkCredit < int64(size)
+func (c *Conn) wait() bool {
+	c.blocked = true
 	return false
 }
 
@@ -347,4 +410,3 @@ func (c *Conn) takeID() uint64 {
 
 // micros is a remaining time as it travels: at least one, for none is no deadline.
 func micros(d time.Duration) uint64 { return uint64(max(1, d.Microseconds())) }
-

@@ -118,14 +118,14 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 	timer.Stop()
 	_ = outR.Close()
 	_ = errR.Close()
+	_ = p.stdoutW.Close() // in case that nobody reads the handshake any more
+	_ = p.stderrW.Close()
 	<-drained
 	if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
 		p.exit = exitStatus(w)
 	} else {
 		p.exit = ExitStatus{Code: cmd.ProcessState.ExitCode(), At: time.Now()}
 	}
-	_ = p.stdoutW.Close()
-	_ = p.stderrW.Close()
 	close(p.exited)
 }
 

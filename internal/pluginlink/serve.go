@@ -37,7 +37,8 @@ type Plugin interface {
 	Stop(ctx context.Context) error
 	// Handler decides the calls that the host passes on.
 	Handler() link.Handler
-	// Linked is told the host's link when it is up, once.
+	// Linked is told the host's link, once, before its first call is handled. It
+	// must not block.
 	Linked(c *link.Conn)
 }
 
@@ -124,6 +125,7 @@ type server struct {
 	up         atomic.Bool // go-plugin came as far as to make its server
 	configured atomic.Pointer[conduitv1.ConfigureRequest]
 	linked     atomic.Bool // a link with the right token came
+	tell       sync.Once   // the plugin, of the link
 	conn       atomic.Pointer[link.Conn]
 }
 
@@ -215,8 +217,7 @@ func (s *server) Link(stream grpc.BidiStreamingServer[conduitv1.Packet, conduitv
 		}
 		return nil
 	}
-	s.conn.Store(conn)
-	s.plugin.Linked(conn)
+	s.tellLinked(conn)
 	select {
 	case <-conn.Done():
 	case <-over:
@@ -224,12 +225,33 @@ func (s *server) Link(stream grpc.BidiStreamingServer[conduitv1.Packet, conduitv
 	return nil
 }
 
+// tellLinked tells the plugin of its host's link.
+func (s *server) tellLinked(conn *link.Conn) {
+	s.tell.Do(func() {
+		s.conn.Store(conn)
+		s.plugin.Linked(conn)
+	})
+}
+
+// linkedFirst is the plugin's handler, behind the news of the link: a call may
+// come before Link has seen that the link is ready.
+type linkedFirst struct {
+	s    *server
+	next link.Handler
+}
+
+// Handle implements link.Handler.
+func (h linkedFirst) Handle(in *link.Incoming) {
+	h.s.tellLinked(in.Conn())
+	h.next.Handle(in)
+}
+
 var errToken = errors.New("the token is not the one that this plugin was started with")
 
 func (s *server) linkOptions(r *conduitv1.ConfigureRequest) link.Options {
 	o := link.Options{
 		Duplex:  true,
-		Handler: s.plugin.Handler(),
+		Handler: linkedFirst{s: s, next: s.plugin.Handler()},
 		Peer:    link.Peer{Name: r.GetInstance(), User: "host", Level: conduit.System, System: true},
 		Hello: link.Hello{
 			MaxMessage: int64(r.GetMaxMessage()),

@@ -149,7 +149,7 @@ func (t target) Address() address.Address { return t.addr }
 // Invoke implements conduit.Invoker.
 func (t target) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
 	if t.err != nil {
-		return conduit.Failed(t.err)
+		return conduit.FailedExchange(t.err)
 	}
 	out := *in
 	if out.As.Kind == conduit.AsUnset {

@@ -18,7 +18,7 @@
 //	Hurried         {ms, ignore_context}                   as Delay, with a Timeout of 50 ms of its own
 //	Heavy           {ms, ignore_context}                   as Delay, and costs 10 units
 //	Count           n                                      items 0 to n-1 as fast as they are taken
-//	CountSlow       {n, interval_ms}                       items 0 to n-1, one each interval
+//	CountSlow       {n, interval_ms}                       items 0 to n-1, the first at once, then one each interval
 //	Parts           n                                      n messages each to parts 1 and 2, then n
 //	Big             {bytes}                                that many bytes
 //	BigItems        {bytes, items}                         items of that many bytes

@@ -69,8 +69,10 @@ type countSlowRequest struct {
 
 func countSlow(ctx context.Context, in countSlowRequest, send pluginapi.Sender[int]) error {
 	for i := range in.N {
-		if err := wait(ctx, time.Duration(in.IntervalMS)*time.Millisecond); err != nil {
-			return err
+		if i > 0 {
+			if err := wait(ctx, time.Duration(in.IntervalMS)*time.Millisecond); err != nil {
+				return err
+			}
 		}
 		if err := send(i); err != nil {
 			return err

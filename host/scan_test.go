@@ -1,0 +1,254 @@
+package host
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// scanRig is a scanner over a directory of its own, with a clock of the test's.
+type scanRig struct {
+	t   *testing.T
+	dir string
+	s   *scanner
+	now time.Time
+	log *strings.Builder
+}
+
+func newScanRig(t *testing.T) *scanRig {
+	t.Helper()
+	r := &scanRig{t: t, dir: filepath.Join(t.TempDir(), "real"), now: time.Now(), log: &strings.Builder{}}
+	if err := os.Mkdir(r.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.s = newScanner(&Options{
+		Dir: r.dir, ScanInterval: time.Second, Log: hclog.New(&hclog.LoggerOptions{Output: r.log}),
+	}, store{t.TempDir()})
+	return r
+}
+
+// put writes a file that has been at rest for a minute.
+func (r *scanRig) put(name, content string, mode os.FileMode) string {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	past := r.now.Add(-time.Minute)
+	if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), os.Chmod(path, mode), os.Chtimes(path, past, past)); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+func (r *scanRig) scan() (found map[string]finding, waiting int) {
+	r.t.Helper()
+	list, waiting, err := r.s.scan(r.now)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.now = r.now.Add(time.Second)
+	found = map[string]finding{}
+	for _, f := range list {
+		found[f.name] = f
+	}
+	return found, waiting
+}
+
+// program is a whole, small program of this machine.
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestScanRefusals(t *testing.T) {
+	r := newScanRig(t)
+	prog := program(t)
+	r.put("good", prog, 0o755)
+	r.put("text", "<html>404 not found</html>", 0o755)
+	r.put("empty", "", 0o755)
+	r.put("mode", prog, 0o644)
+	r.put("world", prog, 0o757)
+	r.put("conduit", prog, 0o755)
+	r.put("_bad", prog, 0o755)
+	r.put("cut", prog[:len(prog)/2], 0o755)
+	r.put("head", prog[:40], 0o755)
+	wrong := []byte(prog)
+	wrong[18], wrong[19] = 0xf3, 0 // e_machine: RISC-V
+	if prog[18] == 0xf3 {
+		wrong[18] = 62
+	}
+	r.put("arch", string(wrong), 0o755)
+	outside := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.WriteFile(outside, []byte(prog), 0o755), os.Chtimes(outside, r.now.Add(-time.Minute), r.now.Add(-time.Minute)), os.Symlink(outside, filepath.Join(r.dir, "link"))); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if err := os.Symlink("good", filepath.Join(r.dir, "inner")); err != nil {
+		t.Fatal(err)
+	}
+	found, waiting := r.scan()
+	if waiting != 0 {
+		t.Errorf("%d files wait", waiting)
+	}
+	for name, want := range map[string]struct{ kind, says string }{
+		"text":    {refusedNotPlugin, "<htm"},
+		"empty":   {refusedNotPlugin, "no program"},
+		"mode":    {refusedNotExecutable, "mode 0644"},
+		"world":   {refusedUnsafe, "mode 0757"},
+		"conduit": {refusedName, "built-in"},
+		"_bad":    {refusedName, "_"},
+		"cut":     {refusedNotPlugin, "cut"},
+		"head":    {refusedNotPlugin, "damaged"},
+		"arch":    {refusedWrongArch, "GOARCH="},
+		"link":    {refusedLink, outside},
+	} {
+		f, ok := found[name]
+		if !ok || f.refused == nil {
+			t.Errorf("%s is not refused: %+v", name, f)
+			continue
+		}
+		if f.refused.kind != want.kind || !strings.Contains(f.refused.reason, want.says) {
+			t.Errorf("%s: %v, want %s with %q", name, f.refused, want.kind, want.says)
+		}
+	}
+	for _, name := range []string{"good", "inner"} {
+		f := found[name]
+		if f.binary == nil {
+			t.Errorf("%s is refused: %v", name, f.refused)
+			continue
+		}
+		info, err := os.Stat(f.binary.exec)
+		if err != nil || info.Mode().Perm() != 0o555 || info.Size() != int64(len(prog)) {
+			t.Errorf("the copy of %s: %v, %v", name, info, err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(r.s.store.dir, ".copy-*")); len(left) > 0 {
+		t.Errorf("half copies are left: %v", left)
+	}
+}
+
+// TestScanLeftovers: what editors and transfers leave is never taken, and said
+// once at most.
+func TestScanLeftovers(t *testing.T) {
+	r := newScanRig(t)
+	for _, name := range []string{".echo.swp", ".#echo", "echo~", "echo.tmp", ".nfs0001", ".DS_Store", "README.md", "echo.sha256", "#echo#"} {
+		r.put(name, "x", 0o755)
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(r.dir, "sub"), 0o755), os.Symlink("sub", filepath.Join(r.dir, "..data"))); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if found, waiting := r.scan(); len(found) != 0 || waiting != 0 {
+			t.Fatalf("found %v, %d wait", found, waiting)
+		}
+	}
+	if n := strings.Count(r.log.String(), "\n"); n != 6 {
+		t.Errorf("%d lines were logged, want one for each that is not hidden:\n%s", n, r.log)
+	}
+}
+
+// TestScanWaits: a file that still changes is not touched.
+func TestScanWaits(t *testing.T) {
+	r := newScanRig(t)
+	prog := program(t)
+	path := filepath.Join(r.dir, "slow")
+	write := func(b string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(b), 0o755), os.Chtimes(path, r.now, r.now)); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	write(prog[:1000])
+	for _, part := range []string{prog[:2000], prog[:3000], prog} {
+		if found, waiting := r.scan(); len(found) != 0 || waiting != 1 {
+			t.Fatalf("a growing file was taken: %v, %d wait", found, waiting)
+		}
+		write(part)
+	}
+	if _, waiting := r.scan(); waiting != 1 {
+		t.Fatal("a file that has just changed was taken")
+	}
+	if found, waiting := r.scan(); waiting != 0 || found["slow"].binary == nil {
+		t.Fatalf("a file at rest was not taken: %+v", found["slow"])
+	}
+	// While it changes again, what was found stays found.
+	write(prog + "more")
+	found, waiting := r.scan()
+	if waiting != 1 || found["slow"].binary == nil {
+		t.Fatalf("found %+v, %d wait", found, waiting)
+	}
+	old := found["slow"].binary.sum
+	if found, _ = r.scan(); found["slow"].binary.sum == old {
+		t.Error("the change was not seen")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := r.scan(); len(found) != 0 {
+		t.Errorf("a removed file is still found: %v", found)
+	}
+}
+
+// TestScanChmod: a mended mode is seen though neither size nor time changed.
+func TestScanChmod(t *testing.T) {
+	r := newScanRig(t)
+	path := r.put("echo", program(t), 0o644)
+	if found, _ := r.scan(); found["echo"].refused == nil {
+		t.Fatal("it is not refused")
+	}
+	if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	r.scan() // sees a change
+	if found, _ := r.scan(); found["echo"].binary == nil {
+		t.Errorf("still refused: %v", found["echo"].refused)
+	}
+}
+
+func TestScanDirectoryForms(t *testing.T) {
+	r := newScanRig(t)
+	r.put("echo", program(t), 0o755)
+	parent := filepath.Dir(r.dir)
+	if err := os.Symlink("real", filepath.Join(parent, "deployments")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(parent)
+	for _, dir := range []string{filepath.Join(parent, "deployments"), "deployments", "./deployments/", "real"} {
+		r.s = newScanner(&Options{Dir: dir, ScanInterval: time.Second, Log: hclog.NewNullLogger()}, r.s.store)
+		if found, _ := r.scan(); found["echo"].binary == nil {
+			t.Errorf("%s: %+v", dir, found)
+		}
+	}
+}
+
+func TestScanUnsafeDirectory(t *testing.T) {
+	r := newScanRig(t)
+	for _, dir := range []string{r.dir, filepath.Dir(r.dir)} {
+		if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the case
+			t.Fatal(err)
+		}
+		_, _, err := r.s.scan(r.now)
+		if err == nil || !strings.Contains(err.Error(), "mode 0777") || !strings.Contains(err.Error(), dir+":") || !strings.Contains(err.Error(), "host.allow_unsafe") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		r.s.unsafe = true
+		if _, _, err := r.s.scan(r.now); err != nil {
+			t.Errorf("though allowed: %v", err)
+		}
+		r.s.unsafe = false
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // back
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestReadmeCommands runs what the README shows, block by block and in order, as
+// a reader would: in a directory that holds the repository as "conduit". Only
+// what cannot be had in a test is changed, and only so: the two commands that CI
+// runs itself are left out, the build is the one that the tests made, the worker
+// runs in the background, and its port is a free one.
+func TestReadmeCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := prepare(t, nil)
+	conduitDir := filepath.Join(i.dir, "conduit")
+	if err := os.MkdirAll(filepath.Join(conduitDir, "bin"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]string{"conduit-host": built.host, "echo": built.echo} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(conduitDir, "bin", name), data, 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	readme := string(text)
+	source := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindStringSubmatch(readme)
+	if source == nil {
+		t.Fatal("the README shows no plugin")
+	}
+	ours, err := os.ReadFile("testdata/greeter/main.go.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if source[1] != string(ours) {
+		t.Error("the README's plugin is not the one in testdata/greeter")
+	}
+
+	script := "set -eu\ncd conduit\n"
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readme, -1) {
+		for line := range strings.Lines(block[1]) {
+			switch {
+			case strings.HasPrefix(line, "make demo"), strings.HasPrefix(line, "make test"), strings.HasPrefix(line, "make build"):
+			case strings.Contains(line, " serve "):
+				script += strings.TrimSpace(line) + " --log-format json --cluster-listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>worker.log & worker=$!\n" +
+					"trap 'kill $worker; wait $worker || true' EXIT\n" +
+					"until grep -q '^cluster: ' worker.log; do sleep 0.1; done\npeer=$(sed -n 's/^cluster: //p' worker.log)\n" +
+					"until bin/conduit-host call '*://echo/echo/conduit.example.Echo' Upper '\"up?\"' --peer $peer >/dev/null 2>&1; do sleep 0.1; done\n"
+			case strings.HasPrefix(line, "mkdir greeter"):
+				script += "cd ..\n" + line + "cp $SOURCE main.go\n"
+			default:
+				line = strings.ReplaceAll(line, "ws://127.0.0.1:7400", "$peer")
+				line = strings.ReplaceAll(line, "=../conduit", "="+root)
+				if strings.Contains(line, " Greet ") {
+					// "Found within two seconds", says the README; a busy machine may take longer.
+					script += "until " + strings.TrimSpace(line) + " >/dev/null 2>&1; do sleep 0.1; done\n"
+				}
+				script += line
+			}
+		}
+	}
+	if n := strings.Count(script, "conduit-host call"); n < 6 {
+		t.Fatalf("only %d calls found in the README", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd.Dir = i.dir
+	cmd.Env = append(os.Environ(), "SOURCE="+filepath.Join(root, "integration/testdata/greeter/main.go.txt"), "XDG_RUNTIME_DIR=")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		log, _ := os.ReadFile(filepath.Join(conduitDir, "worker.log"))
+		t.Fatalf("%v\n%s\n%s\nworker: %s\nscript:\n%s", err, out.String(), errs.String(), log, script)
+	}
+	for _, want := range []string{`"HELLO"`, "0\n1\n2\n3\n4\n", `{"text":"Hello, Ada!"}`, "0\n1\n2\n", `"greeter"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the commands did not print %q:\n%s", want, out.String())
+		}
+	}
+}
