@@ -313,8 +313,10 @@ func TestFailover(t *testing.T) {
 				}
 			}
 		}
-		for range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
-			break
+		for _, err := range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
+			if err != nil {
+				t.Errorf("a stream, with one peer gone: %v", err)
+			}
 		}
 		b.stop()
 		for range 2 {

@@ -87,7 +87,7 @@ func (x *exchange) recv(ctx context.Context, current conduit.Exchange) (conduit.
 	case x.attempt == nil:
 		return current.Recv(ctx)
 	case ctx == x.ctx:
-		return current.Recv(x.attempt)
+		return current.Recv(x.attempt) //nolint:contextcheck // a child of ctx
 	}
 	both, stop := join(x.attempt, ctx)
 	defer stop()
@@ -119,13 +119,13 @@ func (x *exchange) again(ctx context.Context, e *conduit.Error) bool {
 	x.failed = append(x.failed, e)
 	x.in.Attempt++
 	// The call is the attempt's; but the dial before it also ends with ctx.
-	fresh := conduit.Exchange(nil)
+	var fresh conduit.Exchange
 	if err := x.connect(both, next); err != nil {
 		failed := *conduit.AsError(err, conduit.NotSent)
 		failed.Address, failed.Method = x.p.a.String(), x.in.Method
 		fresh = conduit.FailedExchange(&failed)
 	} else {
-		fresh = x.p.targets[next].Invoke(x.attempt, &x.in)
+		fresh = x.p.targets[next].Invoke(x.attempt, &x.in) //nolint:contextcheck // the attempt outlives this Recv, and its context is a child of the call's
 	}
 
 	x.mu.Lock()

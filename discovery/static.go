@@ -103,8 +103,7 @@ func ParsePeer(s string, insecure bool) (string, error) {
 	if hasScheme { // a zone is escaped in a URL (RFC 6874)
 		host = strings.Replace(host, "%25", "%", 1)
 	}
-	loopback := false
-	host, loopback, why = normalHost(host)
+	host, loopback, why := normalHost(host)
 	if why != "" {
 		return bad("%s", why)
 	}

@@ -17,35 +17,35 @@ import (
 
 // carriers returns two carriers joined by a socket on loopback: the accepting
 // and the dialling one.
-func carriers(t testing.TB, maxPacket int, writeTimeout time.Duration) (server, client *carrier) {
-	t.Helper()
-	return carriersOf(t, readBuffer, maxPacket, writeTimeout)
+func carriers(tb testing.TB, maxPacket int, writeTimeout time.Duration) (server, client *carrier) {
+	tb.Helper()
+	return carriersOf(tb, readBuffer, maxPacket, writeTimeout)
 }
 
-func carriersOf(t testing.TB, read, maxPacket int, writeTimeout time.Duration) (server, client *carrier) {
-	t.Helper()
+func carriersOf(tb testing.TB, read, maxPacket int, writeTimeout time.Duration) (server, client *carrier) {
+	tb.Helper()
 	s := NewServer(ServerOptions{})
 	s.upgrader.ReadBufferSize = read
 	made := make(chan *carrier, 1)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := s.upgrader.Upgrade(w, r, nil)
 		if err != nil {
-			t.Error(err)
+			tb.Error(err)
 			return
 		}
 		made <- newCarrier(ws, maxPacket, writeTimeout)
 	}))
-	t.Cleanup(h.Close)
+	tb.Cleanup(h.Close)
 	c := NewClient(ClientOptions{})
 	d := *c.dialer
 	d.ReadBufferSize = read
-	ws, resp, err := d.DialContext(testContext(t), "ws"+strings.TrimPrefix(h.URL, "http")+Path, nil)
+	ws, _, err := d.DialContext(testContext(tb), "ws"+strings.TrimPrefix(h.URL, "http")+Path, nil) //nolint:bodyclose // gorilla has replaced the body by a copy
 	if err != nil {
-		t.Fatal(err, resp)
+		tb.Fatal(err)
 	}
 	client = newCarrier(ws, maxPacket, writeTimeout)
-	server = wait(t, made, "the upgrade")
-	t.Cleanup(func() {
+	server = wait(tb, made, "the upgrade")
+	tb.Cleanup(func() {
 		_ = client.Close(link.CloseAbnormal, "")
 		_ = server.Close(link.CloseAbnormal, "")
 	})

@@ -29,7 +29,7 @@ func TestCalls(t *testing.T) {
 		t.Errorf("address %v", at.Address())
 	}
 	for _, n := range []int{0, 1, 1 << 10, 64 << 10, 1 << 20, 10 << 20} {
-		mustEcho(t, ctx, at, strings.Repeat("x", n))
+		mustEcho(ctx, t, at, strings.Repeat("x", n))
 	}
 	_, err := call(ctx, at, "Nothing", "")
 	want(t, err, conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused)
@@ -66,8 +66,8 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(h.Certificate())
 	c := dialer(t, ClientOptions{TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}})
 	at := c.Peer(url).At(echoAddress)
-	mustEcho(t, ctx, at, "hello")
-	mustEcho(t, ctx, at, strings.Repeat("x", 1<<20))
+	mustEcho(ctx, t, at, "hello")
+	mustEcho(ctx, t, at, strings.Repeat("x", 1<<20))
 	if err := s.Drain(ctx); err != nil {
 		t.Error(err)
 	}
@@ -94,7 +94,7 @@ func TestPeerRestart(t *testing.T) {
 	in := serve(t, "", ServerOptions{})
 	c := dialer(t, ClientOptions{})
 	at := c.Peer(in.url).At(echoAddress)
-	mustEcho(t, ctx, at, "before")
+	mustEcho(ctx, t, at, "before")
 	in.stop()
 	again := serve(t, in.addr, ServerOptions{})
 	failures := 0
@@ -193,7 +193,7 @@ func TestFailedDial(t *testing.T) {
 			t.Errorf("%d dials for %d callers", n, callers)
 		}
 		refuse.Store(false)
-		mustEcho(t, ctx, c.PeerAs(in.url, "good").At(echoAddress), "mended")
+		mustEcho(ctx, t, c.PeerAs(in.url, "good").At(echoAddress), "mended")
 	})
 	t.Run("refused", func(t *testing.T) {
 		ctx := testContext(t)
@@ -206,7 +206,7 @@ func TestFailedDial(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		serve(t, in.addr, ServerOptions{})
-		mustEcho(t, ctx, at, "at once")
+		mustEcho(ctx, t, at, "at once")
 	})
 	t.Run("mute", func(t *testing.T) {
 		ctx := testContext(t)
@@ -321,7 +321,7 @@ func TestCancelDoesNotWait(t *testing.T) {
 	in := serve(t, "", ServerOptions{})
 	p := newProxy(t, in.addr)
 	at := dialer(t, ClientOptions{}).Peer(p.url()).At(echoAddress)
-	mustEcho(t, ctx, at, "x")
+	mustEcho(ctx, t, at, "x")
 	p.freeze()
 	short, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
@@ -350,7 +350,7 @@ func TestIdle(t *testing.T) {
 	p := dialer(t, ClientOptions{IdleTimeout: 20 * time.Millisecond}).Peer(in.url)
 	at := p.At(echoAddress)
 	for range 2 {
-		mustEcho(t, ctx, at, "x")
+		mustEcho(ctx, t, at, "x")
 		e, ok := errors.AsType[*link.CloseError](wait(t, gone, "the idle close"))
 		if !ok || e.Code != link.CloseDone || !e.Remote {
 			t.Errorf("closed with %v", e)
@@ -387,7 +387,7 @@ func TestIdleLosesNoCall(t *testing.T) {
 	tick := time.NewTicker(900 * time.Microsecond)
 	defer tick.Stop()
 	for range 600 {
-		mustEcho(t, ctx, at, "x")
+		mustEcho(ctx, t, at, "x")
 		<-tick.C
 		select {
 		case <-gone:
@@ -492,7 +492,7 @@ func TestPerCall(t *testing.T) {
 	c := dialer(t, ClientOptions{PerCall: true})
 	at := c.Peer(in.url).At(echoAddress)
 	for range 3 {
-		mustEcho(t, ctx, at, "x")
+		mustEcho(ctx, t, at, "x")
 		wait(t, gone, "the close after the call")
 	}
 	// A cancelled call ends its link as well.

@@ -31,22 +31,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit is the deadline of a test: far beyond what any needs on a busy machine.
 const limit = 30 * time.Second
 
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
+func testContext(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), limit)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
 // wait receives from a channel within the test's deadline.
-func wait[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
+func wait[T any](tb testing.TB, ch <-chan T, what string) T {
+	tb.Helper()
 	select {
 	case v := <-ch:
 		return v
 	case <-time.After(limit):
 		b := make([]byte, 1<<20)
-		t.Fatalf("timed out waiting for %s\n%s", what, b[:runtime.Stack(b, true)])
+		tb.Fatalf("timed out waiting for %s\n%s", what, b[:runtime.Stack(b, true)])
 		panic("unreachable")
 	}
 }
@@ -144,8 +144,8 @@ type instance struct {
 }
 
 // serve starts a Server on loopback; addr is "" or where another one was.
-func serve(t testing.TB, addr string, o ServerOptions) *instance {
-	t.Helper()
+func serve(tb testing.TB, addr string, o ServerOptions) *instance {
+	tb.Helper()
 	in := &instance{}
 	if o.Handler == nil {
 		in.echo = newEcho()
@@ -157,29 +157,29 @@ func serve(t testing.TB, addr string, o ServerOptions) *instance {
 	if addr == "" {
 		addr = "127.0.0.1:0"
 	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", addr)
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", addr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	in.Server = NewServer(o)
 	in.http = in.HTTPServer(in.Server)
 	in.l, in.addr = l, l.Addr().String()
 	in.url = "ws://" + in.addr + Path
 	go func() { _ = in.http.Serve(l) }()
-	t.Cleanup(in.stop)
+	tb.Cleanup(in.stop)
 	return in
 }
 
 func (in *instance) stop() {
 	_ = in.l.Close() // Serve may not have begun, and then Close would not know of it
 	_ = in.http.Close()
-	_ = in.Server.Close()
+	_ = in.Close()
 }
 
-func dialer(t testing.TB, o ClientOptions) *Client {
-	t.Helper()
+func dialer(tb testing.TB, o ClientOptions) *Client {
+	tb.Helper()
 	c := NewClient(o)
-	t.Cleanup(func() { _ = c.Close() })
+	tb.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
@@ -198,23 +198,23 @@ func call(ctx context.Context, inv conduit.Invoker, method, request string) (str
 	return string(m.Data), nil
 }
 
-func mustEcho(t testing.TB, ctx context.Context, inv conduit.Invoker, what string) {
-	t.Helper()
+func mustEcho(ctx context.Context, tb testing.TB, inv conduit.Invoker, what string) {
+	tb.Helper()
 	got, err := call(ctx, inv, "Echo", what)
 	if err != nil || got != what {
-		t.Fatalf("Echo(%.20q) = %.20q, %v", what, got, err)
+		tb.Fatalf("Echo(%.20q) = %.20q, %v", what, got, err)
 	}
 }
 
 // want checks an error's code, reason and outcome.
-func want(t testing.TB, err error, code conduit.Code, reason string, outcome conduit.Outcome) *conduit.Error {
-	t.Helper()
+func want(tb testing.TB, err error, code conduit.Code, reason string, outcome conduit.Outcome) *conduit.Error {
+	tb.Helper()
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok {
-		t.Fatalf("%v (%T) is no *conduit.Error", err, err)
+		tb.Fatalf("%v (%T) is no *conduit.Error", err, err)
 	}
 	if e.Code != code || e.Reason != reason || e.Outcome != outcome {
-		t.Fatalf("%v: got %v %q %v, want %v %q %v", err, e.Code, e.Reason, e.Outcome, code, reason, outcome)
+		tb.Fatalf("%v: got %v %q %v, want %v %q %v", err, e.Code, e.Reason, e.Outcome, code, reason, outcome)
 	}
 	return e
 }
@@ -226,36 +226,50 @@ type raw struct {
 	r *bufio.Reader
 }
 
-func rawDial(t testing.TB, addr string) *raw {
-	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+func rawDial(tb testing.TB, addr string) *raw {
+	tb.Helper()
+	conn, err := new(net.Dialer).DialContext(tb.Context(), "tcp", addr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	t.Cleanup(func() { _ = conn.Close() })
-	return &raw{t: t, Conn: conn, r: bufio.NewReader(conn)}
+	tb.Cleanup(func() { _ = conn.Close() })
+	return &raw{t: tb, Conn: conn, r: bufio.NewReader(conn)}
 }
 
-// ask sends a request and returns the answer, its body read.
-func (c *raw) ask(request string) (*http.Response, string) {
+// answer is what a server answered.
+type answer struct {
+	code   int
+	status string
+	header http.Header
+}
+
+// ask sends a request and returns the answer and its text.
+func (c *raw) ask(request string) (answer, string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c, request); err != nil {
 		c.t.Fatal(err)
 	}
+	a, body, err := c.answer()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return a, body
+}
+
+// answer reads the answer to a request.
+func (c *raw) answer() (answer, string, error) {
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
-		c.t.Fatal(err)
-	}
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return resp, ""
+		return answer{}, "", err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
+	a := answer{resp.StatusCode, resp.Status, resp.Header}
+	if a.code == http.StatusSwitchingProtocols {
+		return a, "", nil // what follows is frames
 	}
-	return resp, string(body)
+	body, err := io.ReadAll(resp.Body)
+	return a, string(body), err
 }
 
 const rawKey = "dGhlIHNhbXBsZSBub25jZQ==" // RFC 6455's
@@ -299,8 +313,8 @@ func upgradeRequest(changes map[string]string) string {
 // upgrade opens a link as far as the WebSocket goes.
 func (c *raw) upgrade() {
 	c.t.Helper()
-	if resp, body := c.ask(upgradeRequest(nil)); resp.StatusCode != http.StatusSwitchingProtocols {
-		c.t.Fatalf("%s: %s", resp.Status, body)
+	if resp, body := c.ask(upgradeRequest(nil)); resp.code != http.StatusSwitchingProtocols {
+		c.t.Fatalf("%s: %s", resp.status, body)
 	}
 }
 
@@ -382,11 +396,11 @@ type proxy struct {
 	conns  []net.Conn
 }
 
-func newProxy(t testing.TB, to string) *proxy {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+func newProxy(tb testing.TB, to string) *proxy {
+	tb.Helper()
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p := &proxy{addr: l.Addr().String(), l: l}
 	p.wg.Go(func() {
@@ -407,7 +421,7 @@ func newProxy(t testing.TB, to string) *proxy {
 			p.wg.Go(func() { p.copy(b, a) })
 		}
 	})
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = l.Close()
 		p.thaw()
 		p.cut()

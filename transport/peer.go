@@ -271,7 +271,7 @@ func (p *Peer) connect(ctx context.Context) (*pooled, *conduit.Error) {
 		}
 	})
 	if err != nil {
-		p.c.log.Debug("no link", "peer", p.k.url, "error", err)
+		p.c.log.DebugContext(ctx, "no link", "peer", p.k.url, "error", err)
 		return nil, err
 	}
 	pl.conn = conn
@@ -285,7 +285,7 @@ func (p *Peer) connect(ctx context.Context) (*pooled, *conduit.Error) {
 		p.c.forget(pl)
 	default:
 	}
-	p.c.log.Debug("link opened", "peer", p.k.url, "instance", conn.Theirs().Instance)
+	p.c.log.DebugContext(ctx, "link opened", "peer", p.k.url, "instance", conn.Theirs().Instance)
 	return pl, nil
 }
 

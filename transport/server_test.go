@@ -49,14 +49,14 @@ func TestUpgradeRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			resp, body := rawDial(t, in.addr).ask(upgradeRequest(test.change))
-			if resp.StatusCode != test.status || !strings.Contains(body, test.text) {
-				t.Errorf("%s: %s\nwant %d with %q", resp.Status, body, test.status, test.text)
+			if resp.code != test.status || !strings.Contains(body, test.text) {
+				t.Errorf("%s: %s\nwant %d with %q", resp.status, body, test.status, test.text)
 			}
 			if strings.Count(body, "\n") != 1 || strings.Contains(body, "CANARY") {
 				t.Errorf("the text is not one harmless line: %q", body)
 			}
-			if k := test.header[0]; k != "" && resp.Header.Get(k) != test.header[1] {
-				t.Errorf("header %s is %q, want %q", k, resp.Header.Get(k), test.header[1])
+			if k := test.header[0]; k != "" && resp.header.Get(k) != test.header[1] {
+				t.Errorf("header %s is %q, want %q", k, resp.header.Get(k), test.header[1])
 			}
 		})
 	}
@@ -64,26 +64,26 @@ func TestUpgradeRefused(t *testing.T) {
 		resp, _ := rawDial(t, in.addr).ask(upgradeRequest(map[string]string{
 			"Origin": "https://good.example", "Sec-WebSocket-Protocol": "conduit.session.s3cr3t-CANARY-91, conduit.v1",
 		}))
-		if resp.StatusCode != 101 || resp.Header.Get("Sec-Websocket-Protocol") != SubProtocol {
-			t.Errorf("%s, sub-protocol %q", resp.Status, resp.Header.Get("Sec-Websocket-Protocol"))
+		if resp.code != http.StatusSwitchingProtocols || resp.header.Get("Sec-Websocket-Protocol") != SubProtocol {
+			t.Errorf("%s, sub-protocol %q", resp.status, resp.header.Get("Sec-Websocket-Protocol"))
 		}
 	})
 	t.Run("garbage", func(t *testing.T) {
-		if resp, _ := rawDial(t, in.addr).ask("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 garbage\r\n\r\n"); resp.StatusCode != 400 {
-			t.Errorf("%s", resp.Status)
+		if resp, _ := rawDial(t, in.addr).ask("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 garbage\r\n\r\n"); resp.code != 400 {
+			t.Errorf("%s", resp.status)
 		}
 	})
 	t.Run("data before the answer", func(t *testing.T) {
 		c := rawDial(t, in.addr)
 		_, _ = c.Write([]byte(upgradeRequest(nil) + "\x82\x80abcd"))
-		if _, err := http.ReadResponse(c.r, nil); err == nil {
+		if _, _, err := c.answer(); err == nil {
 			t.Error("answered")
 		}
 	})
 	if s := logs.String(); strings.Contains(s, "CANARY") || strings.Contains(s, "panic") || strings.Contains(s, "goroutine ") {
 		t.Errorf("the log holds a secret or a stack:\n%s", s)
 	}
-	mustEcho(t, testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
+	mustEcho(testContext(t), t, dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
 }
 
 // TestTextFrame is WSP-09.
@@ -122,7 +122,7 @@ func TestBadFrames(t *testing.T) {
 			c.wantClose(1002)
 		})
 	}
-	mustEcho(t, testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
+	mustEcho(testContext(t), t, dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
 }
 
 // TestPacketCap is FRM-03: the sum of a message's fragments is what counts.
@@ -191,8 +191,8 @@ func TestLimits(t *testing.T) {
 		in := serve(t, "", ServerOptions{MaxLinks: 1})
 		rawDial(t, in.addr).upgrade()
 		resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil))
-		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get(HeaderReason) != "overloaded" || !strings.Contains(body, "max_links") {
-			t.Errorf("%s %v: %s", resp.Status, resp.Header, body)
+		if resp.code != http.StatusServiceUnavailable || resp.header.Get("Retry-After") != "1" || resp.header.Get(HeaderReason) != "overloaded" || !strings.Contains(body, "max_links") {
+			t.Errorf("%s %v: %s", resp.status, resp.header, body)
 		}
 		_, err := call(testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "Echo", "x")
 		e := want(t, err, conduit.ResourceExhausted, conduit.ReasonOverloaded, conduit.NotSent)
@@ -205,8 +205,8 @@ func TestLimits(t *testing.T) {
 		for range 2 {
 			rawDial(t, in.addr).upgrade()
 		}
-		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.StatusCode != 503 || !strings.Contains(body, "anonymous") {
-			t.Errorf("%s: %s", resp.Status, body)
+		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.code != http.StatusServiceUnavailable || !strings.Contains(body, "anonymous") {
+			t.Errorf("%s: %s", resp.status, body)
 		}
 	})
 	t.Run("upgrades", func(t *testing.T) {
@@ -221,11 +221,11 @@ func TestLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait(t, asked, "the first upgrade")
-		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.StatusCode != 503 || !strings.Contains(body, "in progress") {
-			t.Errorf("%s: %s", resp.Status, body)
+		if resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil)); resp.code != http.StatusServiceUnavailable || !strings.Contains(body, "in progress") {
+			t.Errorf("%s: %s", resp.status, body)
 		}
 		close(answer)
-		if resp, err := http.ReadResponse(first.r, nil); err != nil || resp.StatusCode != 101 {
+		if resp, _, err := first.answer(); err != nil || resp.code != 101 {
 			t.Errorf("the first: %v, %v", resp, err)
 		}
 	})
@@ -268,8 +268,8 @@ func TestDrainWaits(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 	resp, _ := rawDial(t, in.addr).ask(upgradeRequest(nil))
-	if resp.StatusCode != 503 || resp.Header.Get(HeaderReason) != "draining" || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("%s %v", resp.Status, resp.Header)
+	if resp.code != http.StatusServiceUnavailable || resp.header.Get(HeaderReason) != "draining" || resp.header.Get("Retry-After") == "" {
+		t.Errorf("%s %v", resp.status, resp.header)
 	}
 	// The link has said GoAway, so the next call dials, and is told to go elsewhere.
 	_, err := call(ctx, at, "Echo", "x")

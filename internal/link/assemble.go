@@ -42,12 +42,14 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		in.put(inboxItem{msg: msg, cost: n + dataCost})
 		return nil
 	}
+	turn := a.turn
 	if d.HasTotal {
 		c.turn++
-		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: c.turn}
+		turn = c.turn
+		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: turn}
 		if a.large = a.total > k.windowSize()/4; a.large {
-			c.reserveFor(r, a.total, a.turn)
-			if k = r.get(); k == nil {
+			c.reserveFor(r, a.total, turn)
+			if k = r.get(); k == nil || a.turn != turn {
 				return nil
 			}
 		}
@@ -61,7 +63,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	c.unlock()
 	buf = append(buf, d.Bytes...)
 	c.mu.Lock()
-	if k = r.get(); k == nil {
+	if k = r.get(); k == nil || a.turn != turn {
 		return nil
 	}
 	a.buf = buf
@@ -144,13 +146,12 @@ func (c *Conn) reserveFor(r ref, total int64, turn uint64) {
 func (c *Conn) dropAssembly(k *call) {
 	a := &k.open
 	if a.waiter != nil && c.memory.forget(a.waiter) {
-		a.waiter = nil
 		c.later(effect{kind: effectRelease})
 	}
 	if a.reserved > 0 {
 		c.later(effect{kind: effectRelease, n: a.reserved})
-		a.reserved = 0
 	}
+	*a = assembly{}
 }
 
 func (c *Conn) badData(what string) *conduit.Error {

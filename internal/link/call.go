@@ -390,6 +390,12 @@ func (c *Conn) orphan(k *call, err *conduit.Error) {
 	if k.fault != nil {
 		return
 	}
+	if k.id == 0 { // it never left
+		e := *err
+		e.Outcome = conduit.NotSent
+		c.ended(k, &e, nil)
+		return
+	}
 	k.fault, k.sendEnded = err, true
 	k.dropQueue()
 	c.tellCancel(k, err.Reason)

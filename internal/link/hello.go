@@ -78,9 +78,7 @@ func decodeHello(body []byte) (Hello, error) {
 
 // sayHello puts this end's Hello into the next packet. c.mu is held.
 func (c *Conn) sayHello() {
-	// In the packet itself, which is empty yet: control goes behind what is in it,
-	// and an Invoke may be as soon as the lock is released.
-	c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
+	c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindHello, c.o.Hello.encode())
 }
 
 // encodeGoAway tells that no call above one is served.

@@ -135,8 +135,13 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 	if err != nil {
 		body = encodeFailure(s.failure(err, cause))
 	}
+	s.in.end(conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonWrongShape, conduit.Executed, "the handler has returned"))
 	c.mu.Lock()
 	k := s.r.get()
+	if k != nil { // what still comes up is dropped
+		k.recvDone = true
+		c.dropAssembly(k)
+	}
 	switch {
 	case k == nil:
 	case err == nil && k.cancelled:
@@ -182,10 +187,9 @@ func (s *ServerCall) failure(err, cause error) *conduit.Error {
 	e := *conduit.AsError(err, conduit.Executed)
 	var c *conduit.Error
 	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		// The work was cut short from outside: how far it came, nobody knows.
-		e.Code, e.Reason, e.Message, e.Retryable = c.Code, c.Reason, c.Message, c.Retryable
-		e.Outcome = conduit.OutcomeUnknown
-	} else if e.Outcome != conduit.Refused || s.sent.Load() {
+		e.Code, e.Reason, e.Message = c.Code, c.Reason, c.Message
+	}
+	if e.Outcome != conduit.Refused || s.sent.Load() {
 		e.Outcome = conduit.Executed
 	}
 	if e.Op == "" {

@@ -104,13 +104,20 @@ func pair(t testing.TB, client, server Options) (*Conn, *Conn) {
 	if server.Handler == nil {
 		server.Handler = handlerFunc(echoHandler)
 	}
+	for _, o := range []*Options{&client, &server} {
+		if o.Memory == nil {
+			o.Memory = NewMemory(0)
+		}
+	}
 	s := New(b, server)
 	c := New(a, client)
 	t.Cleanup(func() {
 		c.Close(CloseDone, "test over")
 		s.Close(CloseDone, "test over")
-		<-c.Done()
-		<-s.Done()
+		checkOver(t, "the dialer", c)
+		checkOver(t, "the acceptor", s)
+		checkMemory(t, "the dialer", client.Memory)
+		checkMemory(t, "the acceptor", server.Memory)
 	})
 	return c, s
 }
@@ -166,7 +173,7 @@ func TestConcurrentMixedSizes(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 32 {
 		wg.Go(func() {
-			for i := range 40 {
+			for i := range 16 {
 				n := (g*7919 + i*104729) % 200_000
 				if i%3 == 0 {
 					n %= 64
@@ -442,7 +449,7 @@ func TestSplice(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 16 {
 		wg.Go(func() {
-			for i := range 50 {
+			for i := range 20 {
 				req := bytes.Repeat([]byte{byte(g)}, (g*i*977)%120_000)
 				if got, err := unary(ctx, c, "Echo", req); err != nil || !bytes.Equal(got, req) {
 					t.Errorf("%d bytes: %d, %v", len(req), len(got), err)
@@ -489,7 +496,7 @@ func TestSplice(t *testing.T) {
 			t.Errorf("call %d ended %d times", tag, n)
 		}
 	}
-	if len(owner.ends) != 6+16*50+3 {
+	if len(owner.ends) != 6+16*20+3 {
 		t.Errorf("%d ends", len(owner.ends))
 	}
 }

@@ -44,6 +44,17 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 	from.touch(to)
 }
 
+// Spliced returns the tag of a call that was passed on to this link and is under
+// way under this id, as the parent of the calls that a plugin makes in it.
+func (c *Conn) Spliced(id uint64) (tag uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.calls[id]; k != nil && k.ours && k.owner != nil {
+		return k.tag, true
+	}
+	return 0, false
+}
+
 // spliced starts this link's half of a splice. written says that the payload of
 // the Invoke is in a packet; else its credit goes back when it is.
 func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {

@@ -1,0 +1,525 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+)
+
+var (
+	simSeeds = flag.Int("sim.seeds", 300, "how many seeds the simulation runs")  //nolint:gochecknoglobals // a flag
+	simSeed  = flag.Uint64("sim.seed", 0, "run this one seed of the simulation") //nolint:gochecknoglobals // a flag
+)
+
+// TestSim runs random calls over links that are slow and fail at random frames,
+// in fake time. Each seed is one world of its own; a failure names it, and
+// -sim.seed=N runs it again.
+func TestSim(t *testing.T) {
+	first, n := uint64(1), uint64(*simSeeds)
+	if *simSeed != 0 {
+		first, n = *simSeed, 1
+	} else if testing.Short() {
+		n /= 10
+	}
+	for seed := first; seed < first+n; seed++ {
+		if ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { newSim(t, seed).run() })
+		}); !ok {
+			return // one story is enough
+		}
+	}
+}
+
+// sim is one world: a caller, a server, and perhaps a host between them.
+type sim struct {
+	t    *testing.T
+	seed uint64
+	r    *rand.Rand
+
+	caller, front *Conn // ends of the first link
+	back, server  *Conn // ends of the second, when there is one
+	wires         []*simWire
+	memories      []*Memory
+	quiet         bool // no faults: every call must come to its natural end
+
+	mu    sync.Mutex
+	ran   map[int]int
+	ends  map[uint64]int
+	tags  uint64
+	ops   map[int]*simOp
+	chunk frame.Invoke
+}
+
+// simOp is one call and what its caller and its handler do.
+type simOp struct {
+	id       int
+	kind     string
+	up, down int // messages
+	size     int // of each, about
+	slow     time.Duration
+	timeout  time.Duration // 0 = none of the op's own
+	cancelAt time.Duration // 0 = never
+	leave    int           // the caller leaves after so many messages; 0 = never
+	early    bool          // the handler returns before it has read all
+	start    time.Duration
+
+	err  error
+	got  int
+	done bool
+}
+
+func newSim(t *testing.T, seed uint64) *sim {
+	s := &sim{
+		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 7)),
+		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{},
+	}
+	s.quiet = s.r.IntN(3) == 0
+	spliced := s.r.IntN(2) == 0
+	first := s.wire()
+	second := first
+	if spliced {
+		second = s.wire()
+	}
+	s.server = New(second[1], s.options(Options{Handler: handlerFunc(s.serve)}))
+	if !spliced {
+		s.front = s.server
+	} else {
+		s.back = New(second[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost}))
+		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice)}))
+	}
+	s.caller = New(first[0], s.options(Options{Dialer: true}))
+	return s
+}
+
+// wire makes a link's carriers with their delays and their fate.
+func (s *sim) wire() [2]Carrier {
+	latency := time.Duration(s.r.IntN(3)) * 7 * time.Millisecond
+	r := rand.New(rand.NewPCG(s.r.Uint64(), 1))
+	delay := func() time.Duration { return latency + time.Duration(r.IntN(1000))*time.Microsecond }
+	at, kind, side, pause := 2+s.r.IntN(120), s.r.IntN(4), s.r.IntN(2), time.Duration(1+s.r.IntN(6000))*time.Millisecond
+	if s.quiet {
+		at = -1
+	}
+	w, a, b := newSimWire(150<<10, delay, func(w *simWire, _, n int) {
+		if n != at {
+			return
+		}
+		switch kind {
+		case 0:
+			w.kill()
+		case 1:
+			w.hole = true
+		default:
+			w.frozen[side] = true
+			time.AfterFunc(pause, func() {
+				w.mu.Lock()
+				w.frozen[side] = false
+				w.change.Broadcast()
+				w.mu.Unlock()
+			})
+		}
+	})
+	s.wires = append(s.wires, w)
+	return [2]Carrier{a, b}
+}
+
+func (s *sim) options(o Options) Options {
+	pick := func(list ...int) int { return list[s.r.IntN(len(list))] }
+	m := NewMemory(int64(pick(2<<20, 8<<20, 256<<20)))
+	s.memories = append(s.memories, m)
+	o.Memory = m
+	o.Hello.LinkCredit = uint32(pick(minLinkCredit, 0))
+	o.Hello.CallCredit = uint32(pick(minCallCredit, 5000, 0))
+	o.Hello.MaxPacket = pick(minPacket, 0)
+	o.Hello.MaxMessage = int64(pick(100_000, 400_000))
+	o.Hello.MaxCalls = uint32(pick(6, 0))
+	o.LinkMemory = int64(pick(256<<10, 0))
+	o.CallTimeout = -1
+	return o
+}
+
+func (s *sim) fail(op *simOp, format string, args ...any) {
+	s.t.Helper()
+	s.t.Errorf("seed %d: call %d (%+v): %s", s.seed, op.id, *op, fmt.Sprintf(format, args...))
+}
+
+// payload is the n-th message of a call in one direction.
+func (op *simOp) payload(n, dir int) []byte {
+	size := op.size
+	switch (op.id + n) % 5 {
+	case 1:
+		size += n % 3
+	case 2:
+		size /= 2
+	case 3:
+		size = n % 40
+	}
+	p := make([]byte, size)
+	for i := range p {
+		p[i] = byte(op.id*31 + n*7 + dir*3 + i + i>>8)
+	}
+	return p
+}
+
+func (s *sim) run() {
+	ctx := s.t.Context()
+	n := 3 + s.r.IntN(14)
+	var wg sync.WaitGroup
+	for id := range n {
+		op := s.op(id)
+		s.mu.Lock()
+		s.ops[id] = op
+		s.mu.Unlock()
+		wg.Go(func() {
+			time.Sleep(op.start)
+			s.call(ctx, op)
+		})
+	}
+	if s.r.IntN(4) == 0 {
+		end, at := s.front, time.Duration(s.r.IntN(400))*time.Millisecond
+		if s.back != nil && s.r.IntN(2) == 0 {
+			end = s.server
+		}
+		s.quiet = false
+		wg.Go(func() {
+			time.Sleep(at)
+			end.GoAway(conduit.ReasonDraining, time.Second)
+		})
+	}
+	wg.Wait()
+	if s.quiet {
+		time.Sleep(100 * time.Millisecond) // what is on its way comes home
+		synctest.Wait()
+		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}} {
+			if pair[0] != nil && pair[1] != nil {
+				checkCredit(s.t, pair[0], pair[1])
+				out, _ := pair[0].Calls()
+				_, in := pair[1].Calls()
+				if out != 0 || in != 0 {
+					s.t.Errorf("seed %d: %d calls are left on one end, %d on the other", s.seed, out, in)
+				}
+			}
+		}
+	}
+	for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+		if c != nil {
+			c.Close(CloseDone, "over")
+		}
+	}
+	for _, w := range s.wires {
+		w.mu.Lock()
+		w.frozen = [2]bool{}
+		w.change.Broadcast()
+		w.mu.Unlock()
+	}
+	for i, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+		if c != nil {
+			checkOver(s.t, fmt.Sprintf("seed %d: conn %d", s.seed, i), c)
+		}
+	}
+	time.Sleep(time.Second) // handlers that sleep come to their end
+	synctest.Wait()
+	for i, m := range s.memories {
+		checkMemory(s.t, fmt.Sprintf("seed %d: memory %d", s.seed, i), m)
+	}
+	s.verdict()
+}
+
+// verdict compares what callers were told with what ran.
+func (s *sim) verdict() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, op := range s.ops {
+		ran := s.ran[id]
+		if !op.done {
+			s.fail(op, "has no outcome")
+			continue
+		}
+		if ran > 1 {
+			s.fail(op, "ran %d times", ran)
+		}
+		if op.err == nil {
+			if ran != 1 {
+				s.fail(op, "succeeded and ran %d times", ran)
+			}
+			continue
+		}
+		e, ok := errors.AsType[*conduit.Error](op.err)
+		if !ok {
+			s.fail(op, "ended with %v, which is no *conduit.Error", op.err)
+			continue
+		}
+		if (e.Outcome == conduit.NotSent || e.Outcome == conduit.Refused) && ran != 0 {
+			s.fail(op, "ended as %s and ran: %v", e.Outcome, e)
+		}
+		if e.Outcome == conduit.Executed && ran == 0 {
+			s.fail(op, "ended as executed and never ran: %v", e)
+		}
+		if e.Reason == conduit.ReasonProtocol {
+			s.fail(op, "broke the protocol: %v", e)
+		}
+		if s.quiet && op.timeout == 0 && op.cancelAt == 0 && op.leave == 0 && op.kind != "fail" && op.kind != "refuse" &&
+			e.Reason != conduit.ReasonOverloaded && e.Reason != conduit.ReasonPayloadTooLarge {
+			s.fail(op, "failed though nothing went wrong: %v", e)
+		}
+	}
+	for tag := uint64(1); tag <= s.tags; tag++ {
+		if s.ends[tag] != 1 {
+			s.t.Errorf("seed %d: the owner of %d was told %d times of its end", s.seed, tag, s.ends[tag])
+		}
+	}
+}
+
+func (s *sim) op(id int) *simOp {
+	r := s.r
+	kinds := []string{"unary", "unary", "stream", "upload", "duplex", "parts", "fail", "refuse", "wait"}
+	sizes := []int{0, 1, 40, 900, 1000, 1024, 1250, 2048, 4000, 4064, 4096, 4097, 16_000, 16_384, 32_736, 32_768, 40_000, 65_504, 65_536, 70_000, 99_990, 131_072, 262_112, 300_000}
+	op := &simOp{
+		id: id, kind: kinds[r.IntN(len(kinds))], size: sizes[r.IntN(len(sizes))],
+		up: 1, down: 1, start: time.Duration(r.IntN(300)) * time.Millisecond,
+	}
+	many := 1 + r.IntN(12)
+	if op.size > 50_000 {
+		many = 1 + r.IntN(3)
+	}
+	switch op.kind {
+	case "stream", "parts":
+		op.down = many
+	case "upload":
+		op.up = many
+		op.early = r.IntN(4) == 0
+	case "duplex":
+		op.up, op.down = many, many
+	}
+	if r.IntN(3) == 0 {
+		op.slow = time.Duration(r.IntN(60)) * time.Millisecond
+	}
+	if r.IntN(5) == 0 || op.kind == "wait" {
+		op.timeout = time.Duration(1+r.IntN(400)) * time.Millisecond
+	}
+	if r.IntN(4) == 0 {
+		op.cancelAt = time.Duration(1+r.IntN(300)) * time.Millisecond
+	}
+	if op.down > 1 && r.IntN(4) == 0 {
+		op.leave = 1 + r.IntN(op.down)
+	}
+	return op
+}
+
+// patience is how long a call without a limit of its own may take. It is far
+// beyond what any wire here needs, so a call that meets it is stuck.
+const patience = time.Hour
+
+// call makes one call and notes its end.
+func (s *sim) call(ctx context.Context, op *simOp) {
+	guard, free := context.WithTimeout(ctx, patience)
+	defer free()
+	ctx, cancel := context.WithCancel(guard)
+	defer cancel()
+	if op.timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, op.timeout)
+		defer cancel()
+	}
+	x := s.begin(ctx, op)
+	if op.cancelAt > 0 {
+		stop := time.AfterFunc(op.cancelAt, func() { x.Cancel(context.Canceled) })
+		defer stop.Stop()
+	}
+	var sender sync.WaitGroup
+	if op.kind == "upload" || op.kind == "duplex" {
+		sender.Go(func() {
+			for i := 1; i < op.up; i++ {
+				if err := x.Send(ctx, op.payload(i, 0)); err != nil {
+					if !errors.Is(err, io.EOF) {
+						x.Cancel(err) // refused here: the call cannot be whole any more
+					}
+					return
+				}
+				if op.slow > 0 {
+					time.Sleep(op.slow)
+				}
+			}
+			if err := x.CloseSend(); err != nil {
+				s.fail(op, "CloseSend: %v", err)
+			}
+		})
+	}
+	watch := time.AfterFunc(patience-time.Minute, func() {
+		s.fail(op, "is stuck:\n%s%s%s%s", dump("caller", s.caller), dump("front", s.front), dump("back", s.back), dump("server", s.server))
+	})
+	defer watch.Stop()
+	err := s.receive(ctx, x, op)
+	if _, again := x.Recv(ctx); again == nil || errors.Is(again, io.EOF) != (err == nil) {
+		s.fail(op, "ended with %v, and then with %v", err, again)
+	}
+	if guard.Err() != nil {
+		s.fail(op, "was stuck")
+	}
+	sender.Wait()
+	s.mu.Lock()
+	op.err, op.done = err, true
+	s.mu.Unlock()
+}
+
+func (s *sim) begin(ctx context.Context, op *simOp) conduit.Exchange {
+	in := &conduit.Invocation{
+		Method: fmt.Sprintf("%s/%d", op.kind, op.id), ContentType: conduit.ContentBytes,
+		Streaming: op.kind != "unary" && op.kind != "fail" && op.kind != "refuse" && op.kind != "wait",
+	}
+	if op.kind != "upload" && op.kind != "duplex" {
+		in.Last = true
+	}
+	if op.up > 0 {
+		in.Request, in.HasRequest = op.payload(0, 0), true
+	}
+	return s.caller.Invoke(ctx, testRoute, in)
+}
+
+// receive takes what comes down and holds it to what was sent.
+func (s *sim) receive(ctx context.Context, x conduit.Exchange, op *simOp) error {
+	for n := 0; ; n++ {
+		m, err := x.Recv(ctx)
+		if errors.Is(err, io.EOF) {
+			if n != op.down {
+				s.fail(op, "succeeded with %d messages of %d", n, op.down)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		op.got++
+		part := uint32(0)
+		if op.kind == "parts" && n < op.down-1 {
+			part = uint32(n%3 + 1)
+		}
+		if n >= op.down || m.Part != part || !bytes.Equal(m.Data, op.payload(n, 1)) {
+			s.fail(op, "message %d is wrong: %d bytes of part %d", n, len(m.Data), m.Part)
+		}
+		if op.leave > 0 && op.got == op.leave {
+			x.Cancel(nil)
+		}
+		if op.slow > 0 {
+			time.Sleep(op.slow)
+		}
+	}
+}
+
+// splice is the host's dispatcher.
+func (s *sim) splice(in *Incoming) {
+	if m := in.Invoke.Method; strings.HasPrefix(string(m), "refuse") && m[len(m)-1]%2 == 0 {
+		in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.Refused, "no"))
+		return
+	}
+	s.mu.Lock()
+	s.tags++
+	tag := s.tags
+	s.mu.Unlock()
+	out := *in.Invoke
+	in.Splice(s.back, &out, s, tag)
+}
+
+// CallEnded implements Owner.
+func (s *sim) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
+	s.mu.Lock()
+	s.ends[tag]++
+	s.mu.Unlock()
+}
+
+// serve is the handler of all calls: it does what the call's op says.
+func (s *sim) serve(in *Incoming) {
+	kind, number, _ := strings.Cut(string(in.Invoke.Method), "/")
+	if kind == "refuse" {
+		in.Refuse(conduit.Errorf(conduit.PermissionDenied, conduit.ReasonNotRemote, conduit.Refused, "no"))
+		return
+	}
+	id, err := strconv.Atoi(number)
+	if err != nil {
+		s.t.Errorf("seed %d: method %q", s.seed, in.Invoke.Method)
+	}
+	s.mu.Lock()
+	op := s.ops[id]
+	s.mu.Unlock()
+	in.Serve(func(ctx context.Context, c *ServerCall) error {
+		s.mu.Lock()
+		s.ran[id]++
+		s.mu.Unlock()
+		return s.handle(ctx, c, op)
+	})
+}
+
+func (s *sim) handle(ctx context.Context, c *ServerCall, op *simOp) error {
+	nap := func() {
+		if op.slow > 0 && op.id%2 == 0 {
+			time.Sleep(op.slow)
+		}
+	}
+	recv := func(n int) error {
+		m, err := c.Recv(ctx)
+		if err == nil && !bytes.Equal(m.Data, op.payload(n, 0)) {
+			s.fail(op, "message %d up is wrong: %d bytes", n, len(m.Data))
+		}
+		return err
+	}
+	if err := recv(0); err != nil {
+		return err
+	}
+	nap()
+	switch op.kind {
+	case "fail":
+		return conduit.Errorf(conduit.NotFound, "no_such_thing", conduit.Executed, "as asked")
+	case "wait":
+		<-ctx.Done()
+		return context.Cause(ctx)
+	case "stream", "parts":
+		for i := range op.down - 1 {
+			m := conduit.Message{Data: op.payload(i, 1)}
+			if op.kind == "parts" {
+				m.Part = uint32(i%3 + 1)
+			}
+			if err := c.Send(ctx, m); err != nil {
+				return err
+			}
+			nap()
+		}
+	case "upload":
+		for i := 1; ; i++ {
+			if op.early && i > op.up/2 {
+				break
+			}
+			if err := recv(i); errors.Is(err, io.EOF) {
+				if i != op.up {
+					s.fail(op, "%d messages came up, not %d", i, op.up)
+				}
+				break
+			} else if err != nil {
+				return err
+			}
+			nap()
+		}
+	case "duplex":
+		for i := range op.down - 1 {
+			if err := c.Send(ctx, conduit.Message{Data: op.payload(i, 1)}); err != nil {
+				return err
+			}
+			if err := recv(i + 1); err != nil {
+				return err
+			}
+		}
+	}
+	c.Return(conduit.Message{Data: op.payload(op.down-1, 1)})
+	return nil
+}
