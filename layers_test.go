@@ -141,10 +141,8 @@ var layers = map[string]layer{
 		third: []string{hclog, protobuf, sys, yaml, backoff}, // backoff: between restarts
 	},
 	"gateway": {
-		why:     "the outward door over HTTP: it calls as any client does and sees no plugin",
-		local:   []string{".", "address", "auth", "locator"},
-		third:   []string{hclog},
-		planned: true,
+		why:   "the outward door over HTTP: it calls as any client does, through an Invoker that it is given, and sees no plugin",
+		local: []string{".", "address"},
 	},
 	"internal/config": {
 		why:   "the table of configuration keys, and where each value came from; it knows names and types, not what they configure",

@@ -89,6 +89,15 @@ func playCaller(args []string, stdin io.Reader, stdout io.Writer) error {
 	}
 }
 
+// Large calls that share a link fairly end together, so that a window of a fixed
+// length would catch all of them or none. Both the warm-up and the window
+// therefore last until some calls have ended for each that is under way, within
+// patience.
+const (
+	patience   = 3 * time.Second
+	countEvery = 2 * time.Millisecond
+)
+
 // measure runs one window.
 func measure(ctx context.Context, l load, r request) (sample, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,15 +106,24 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.keep(ctx, r.Size, r.InFlight, &w) }()
 
-	pause := func(d time.Duration) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case err := <-ended:
-			return fmt.Errorf("the load ended before it was told to: %w", err)
+	// pass lets at least d pass, and so many calls end, if they do within patience.
+	pass := func(d time.Duration, calls int64) error {
+		tick := time.NewTicker(min(d, countEvery))
+		defer tick.Stop()
+		from, before := time.Now(), w.ended()
+		for {
+			select {
+			case <-tick.C:
+			case err := <-ended:
+				return fmt.Errorf("the load ended before it was told to: %w", err)
+			}
+			past := time.Since(from)
+			if past >= d && (w.ended()-before >= calls || past >= patience) {
+				return nil
+			}
 		}
 	}
-	if err := pause(r.Warm); err != nil {
+	if err := pass(r.Warm, int64(r.InFlight)); err != nil {
 		return sample{}, err
 	}
 	var heapBefore heap
@@ -125,7 +143,7 @@ func measure(ctx context.Context, l load, r request) (sample, error) {
 	before, usageErr := usageOf(pids)
 	from := time.Now()
 	w.phase.Store(measuring)
-	if err := pause(r.Window); err != nil {
+	if err := pass(r.Window, 2*int64(r.InFlight)); err != nil {
 		return sample{}, err
 	}
 	w.phase.Store(stopping)

@@ -103,6 +103,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.rounds < 3 {
 		err = errors.Join(err, errors.New("-rounds: a median of fewer than 3 says nothing"))
 	}
+	if o.window <= 0 || o.warm <= 0 {
+		err = errors.Join(err, errors.New("-window and -warm must be above 0"))
+	}
 	if fs.NArg() > 0 {
 		err = errors.Join(err, fmt.Errorf("there are only flags, not %q", fs.Args()))
 	}

@@ -14,7 +14,7 @@ func (r *results) markdown(m machine, o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured %s on %s.\n", m.date, m.hardware)
 	fmt.Fprintf(&b, "%s. GOMAXPROCS=%d in every process. %s\n\n", m.software, o.procs, m.busy())
-	fmt.Fprintf(&b, "`%s`: %d windows of %v for each figure, after %v of warm-up; the systems take turns.\n", o.command(), o.rounds, o.window, o.warm)
+	fmt.Fprintf(&b, "`%s`: %d windows of %v for each figure, after %v of warm-up (longer where calls take long); the systems take turns.\n", o.command(), o.rounds, o.window, o.warm)
 	b.WriteString("A figure is the median of its windows; a ratio is the median of the ratios of windows side by side, with the least and the greatest in brackets.\n\n")
 	for _, e := range r.entries {
 		fmt.Fprintf(&b, "- **%s**: %s\n", e.title, e.about)

@@ -56,15 +56,27 @@ func (w *window) merged() (calls int64, latencies *hdrhistogram.Histogram) {
 	return calls, latencies
 }
 
+// ended is how many calls have ended so far, those of the warm-up included.
+func (w *window) ended() (calls int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.recorders {
+		calls += r.ended.Load()
+	}
+	return calls
+}
+
 // recorder counts the calls of one goroutine.
 type recorder struct {
 	w         *window
+	ended     atomic.Int64
 	calls     int64
 	latencies *hdrhistogram.Histogram
 }
 
 // done records a call that has just ended.
 func (r *recorder) done(took time.Duration) {
+	r.ended.Add(1)
 	if r.w.phase.Load() != measuring {
 		return
 	}

@@ -70,7 +70,10 @@ func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, cha
 		return
 	}
 	tag := g.callers.add(principal, peer, chain, last)
-	out := outgoings.Get().(*outgoing)
+	out, ok := outgoings.Get().(*outgoing)
+	if !ok {
+		out = new(outgoing)
+	}
 	out.inv = *inv
 	o := &out.inv
 	// What the plugin learns is who calls; what only the way here needed ends here.

@@ -172,18 +172,14 @@ func (e *element) describe(d *conduitv1.Description) {
 	e.h.rebuild()
 }
 
-// swap makes g the generation that calls go to, nil for none, and returns the
-// one before. To replace one that serves without a gap (start first, then drain
-// the old one) needs no more than this.
-func (e *element) swap(g *generation, s State, kind, reason string, note func(*ElementStatus)) (old *generation) {
+// swap makes g the generation that calls go to, nil for none.
+func (e *element) swap(g *generation, s State, note func(*ElementStatus)) {
 	e.mu.Lock()
-	old = e.gen
 	e.gen = g
-	e.setLocked(s, kind, reason)
+	e.setLocked(s, "", "")
 	if note != nil {
 		note(&e.status)
 	}
 	e.mu.Unlock()
 	e.h.rebuild()
-	return old
 }

@@ -66,7 +66,7 @@ func checkProgram(path string, r io.ReaderAt) error {
 }
 
 // machines are the ELF machines of the systems that Go's compiler builds for.
-var machines = map[string]elf.Machine{
+var machines = map[string]elf.Machine{ //nolint:gochecknoglobals // a table that nobody writes
 	"386": elf.EM_386, "amd64": elf.EM_X86_64, "arm": elf.EM_ARM, "arm64": elf.EM_AARCH64, "loong64": elf.EM_LOONGARCH,
 	"mips": elf.EM_MIPS, "mips64": elf.EM_MIPS, "mips64le": elf.EM_MIPS, "mipsle": elf.EM_MIPS,
 	"ppc64": elf.EM_PPC64, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390,

@@ -162,4 +162,4 @@ type outgoing struct {
 	chain      [][]byte
 }
 
-var outgoings = sync.Pool{New: func() any { return new(outgoing) }}
+var outgoings = sync.Pool{New: func() any { return new(outgoing) }} //nolint:gochecknoglobals // memory, no state

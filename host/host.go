@@ -47,7 +47,7 @@ type Host struct {
 	elements map[string]*element
 	stopBy   time.Time // when the stop under way has to have drained
 
-	drainCtx    context.Context // ends when a stop must drain no longer
+	drainCtx    context.Context //nolint:containedctx // ends when a stop must drain no longer
 	cancelDrain context.CancelFunc
 }
 

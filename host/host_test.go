@@ -348,16 +348,18 @@ func TestLock(t *testing.T) {
 
 // TestSweep: what a host that died hard has left goes, what is not its own stays.
 func TestSweep(t *testing.T) {
-	private := t.TempDir()
+	// Not t.TempDir, whose path may be too long for sockets below it.
+	private, err := os.MkdirTemp("", "cdh") //nolint:usetesting // as said
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(private) })
 	for _, d := range []string{"s/plugin-dir1", "s/own", "bin"} {
 		if err := os.MkdirAll(filepath.Join(private, d), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	sockets := filepath.Join(private, "s")
-	if len(sockets) > 60 {
-		t.Skip("the temporary directory's path is too long for sockets")
-	}
 	for _, f := range []string{"s/plugin-dir1/plugin1", "bin/.copy-x", "bin/old"} {
 		if err := os.WriteFile(filepath.Join(private, f), nil, 0o600); err != nil {
 			t.Fatal(err)

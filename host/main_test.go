@@ -167,7 +167,7 @@ func (f *fixture) Handle(in *link.Incoming) {
 // rig is a host under test and a client's link to it.
 type rig struct {
 	t       *testing.T
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // the test's own
 	h       *Host
 	dir     string // deployments
 	private string
@@ -181,6 +181,7 @@ type rig struct {
 var testInstance = address.UniqueInstanceID("under test")
 
 func newRig(t *testing.T, deployments ...string) *rig {
+	t.Helper()
 	return newRigWith(t, nil, deployments...)
 }
 

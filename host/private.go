@@ -18,6 +18,7 @@ import (
 type private struct {
 	dir     string
 	sockets string
+	chosen  bool // sockets is this package's choice
 	lock    *os.File
 }
 
@@ -34,7 +35,7 @@ func openPrivate(dir, sockets string) (_ *private, err error) {
 			return nil, fmt.Errorf("private directory: %w; choose another data directory, or give this user the right to write it", err)
 		}
 	}
-	p := &private{dir: dir}
+	p := &private{dir: dir, chosen: sockets == ""}
 	if err := p.takeLock(); err != nil {
 		return nil, err
 	}
@@ -73,6 +74,9 @@ func (p *private) takeLock() error {
 // close gives the lock back. The file stays: to remove it would let two hosts
 // lock two files of one name.
 func (p *private) close() {
+	if p.chosen {
+		_ = os.Remove(p.sockets) // if it is empty, as it should be
+	}
 	if p.lock != nil {
 		_ = p.lock.Close()
 	}

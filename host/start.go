@@ -69,7 +69,7 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	if err != nil {
 		return nil, err
 	}
-	e.swap(g, Ready, "", "", func(s *ElementStatus) {
+	e.swap(g, Ready, func(s *ElementStatus) {
 		s.Generation, s.Sum, s.Path, s.Warnings = number, b.sum, b.source, warnings
 	})
 	return g, nil

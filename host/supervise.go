@@ -282,7 +282,7 @@ func describeEnd(p *pluginlink.Process) string {
 // lost takes a process that has ended, or must end, out of service. Its link
 // ends its calls, once each.
 func (e *element) lost(g *generation) {
-	e.swap(nil, Backoff, "", "", nil)
+	e.swap(nil, Backoff, nil)
 	g.drain()
 	e.release(g, 0)
 }
@@ -293,7 +293,7 @@ func (e *element) lost(g *generation) {
 func (e *element) stop(g *generation) {
 	ctx, cancel := e.h.stopContext()
 	defer cancel()
-	e.swap(nil, Draining, "", "", nil)
+	e.swap(nil, Draining, nil)
 	g.drain()
 	select {
 	case <-g.idle:

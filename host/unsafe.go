@@ -23,7 +23,7 @@ func checkUnsafe(path string, info fs.FileInfo, above bool) string {
 	}
 	mode := info.Mode()
 	euid, egid := os.Geteuid(), os.Getegid()
-	why := ""
+	var why string
 	switch {
 	case above && mode&fs.ModeSticky != 0:
 		return ""

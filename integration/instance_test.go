@@ -51,7 +51,7 @@ func start(t *testing.T, binaries []string, flags ...string) *instance {
 func prepare(t *testing.T, binaries []string) *instance {
 	t.Helper()
 	// Short, for sockets live below it.
-	dir, err := os.MkdirTemp("", "cdi-")
+	dir, err := os.MkdirTemp("", "cdi-") //nolint:usetesting // its path would be too long for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func (i *instance) waitReady() {
 
 // get returns the status of a path on the ops listener, 0 if there is none.
 func (i *instance) get(path string) int {
-	resp, err := http.Get(i.ops + path) //nolint:noctx // bounded by the test's deadline
+	resp, err := http.Get(i.ops + path)
 	if err != nil {
 		return 0
 	}

@@ -30,19 +30,20 @@ func (i *instance) dial() (*client.Client, context.Context) {
 	return c, ctx
 }
 
-// slow starts a call that takes a while, and returns once it is under way.
-func slow(i *instance, c *client.Client, ctx context.Context, ms int) <-chan error {
+// slow starts a call that takes a while, and returns once its handler runs.
+func slow(ctx context.Context, i *instance, c *client.Client, ms int) <-chan error {
 	i.t.Helper()
-	done := make(chan error, 1)
+	done, runs := make(chan error, 1), make(chan struct{})
 	go func() {
-		_, err := conduit.Call[struct{}](ctx, c.At(echoAddr), "Log", map[string]string{"level": "info", "message": "under way"})
-		if err == nil {
-			_, err = conduit.Call[map[string]any](ctx, c.At(echoAddr), "Delay", map[string]int{"ms": ms})
+		first := sync.OnceFunc(func() { close(runs) })
+		var last error
+		for _, err := range conduit.Stream[int](ctx, c.At(echoAddr), "CountSlow", map[string]int{"n": 2, "interval_ms": ms}) {
+			first()
+			last = err
 		}
-		done <- err
+		done <- last
 	}()
-	i.waitLine("the call's log line", func(s string) bool { return strings.Contains(s, "under way") })
-	i.until("the call to reach the plugin", func() bool { return true })
+	<-runs
 	return done
 }
 
@@ -87,7 +88,7 @@ func TestDrainTimeoutCancelsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	i := start(t, []string{built.echo}, "--drain-timeout", "1s")
 	c, ctx := i.dial()
-	done := slow(i, c, ctx, 600_000)
+	done := slow(ctx, i, c, 600_000)
 	began := time.Now()
 	i.signal(syscall.SIGTERM)
 	err := <-done
@@ -109,7 +110,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	t.Parallel()
 	i := start(t, []string{built.echo}, "--drain-timeout", "10m")
 	c, ctx := i.dial()
-	done := slow(i, c, ctx, 600_000)
+	done := slow(ctx, i, c, 600_000)
 	i.signal(syscall.SIGTERM)
 	i.waitLine("a word that it drains", func(s string) bool { return strings.Contains(s, "draining") })
 	i.until("/readyz to say no", func() bool { return i.get("/readyz") == http.StatusServiceUnavailable })

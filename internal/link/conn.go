@@ -103,7 +103,7 @@ func New(carrier Carrier, o Options) *Conn {
 	c.in.conn = c
 	c.mu.Lock()
 	if !o.Dialer {
-		c.sayHello()
+		c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
 	}
 	c.startLiveness()
 	c.unlock()

@@ -76,11 +76,6 @@ func decodeHello(body []byte) (Hello, error) {
 	}.withDefaults(), nil
 }
 
-// sayHello puts this end's Hello into the next packet. c.mu is held.
-func (c *Conn) sayHello() {
-	c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindHello, c.o.Hello.encode())
-}
-
 // encodeGoAway tells that no call above one is served.
 func encodeGoAway(last uint64, reason, message string, retryAfter time.Duration) []byte {
 	body, err := proto.Marshal(&conduitv1.GoAway{
@@ -118,9 +113,11 @@ func (c *Conn) takeHello(body []byte) error {
 	c.ready = c.err == nil
 	c.greeted = true
 	if c.o.Dialer {
-		c.sayHello()
+		// Not with control: the packet that is begun now goes before that, and
+		// from now on it may hold Invokes.
+		c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
 		if c.heldAway != nil {
-			c.ctrl = frame.AppendBody(c.ctrl, 0, frame.KindGoAway, c.heldAway)
+			c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindGoAway, c.heldAway)
 			c.heldAway = nil
 		}
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -18,6 +19,8 @@ type liveness struct {
 	nonce   uint64
 	sentAt  time.Time // of the probe with that nonce
 	off     bool
+	syncs   uint64                   // pings that Sync has sent
+	reading map[uint64]chan struct{} // closed when they are answered
 }
 
 // startLiveness arms the timer for the Hello. c.mu is held.
@@ -68,8 +71,50 @@ func (c *Conn) arm(now time.Time, d time.Duration) {
 	c.live.timer.Reset(d)
 }
 
+// syncNonce tells the pings of Sync from probes.
+const syncNonce = 1 << 63
+
+// Sync returns when the other end has read everything that was handed to the
+// carrier before: a carrier may keep what it was given for a while, and a process
+// that ends takes that along.
+func (c *Conn) Sync(ctx context.Context) error {
+	read := make(chan struct{})
+	c.mu.Lock()
+	if c.err != nil || !c.ready {
+		defer c.unlock()
+		return c.lost(conduit.NotSent)
+	}
+	nonce := syncNonce | c.live.syncs
+	c.live.syncs++
+	if c.live.reading == nil {
+		c.live.reading = make(map[uint64]chan struct{})
+	}
+	c.live.reading[nonce] = read
+	c.ctrl = frame.AppendPing(c.ctrl, nonce, false)
+	c.unlock()
+	c.flush()
+	defer func() {
+		c.mu.Lock()
+		delete(c.live.reading, nonce)
+		c.unlock()
+	}()
+	select {
+	case <-read:
+		return nil
+	case <-c.done:
+		return c.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // pong takes an answer to a probe. c.mu is held.
 func (c *Conn) pong(nonce uint64) {
+	if read := c.live.reading[nonce]; read != nil {
+		close(read)
+		delete(c.live.reading, nonce)
+		return
+	}
 	if l := &c.live; nonce == l.nonce && !l.sentAt.IsZero() {
 		c.stat.RTT = c.now.Sub(l.sentAt)
 		l.sentAt = time.Time{}

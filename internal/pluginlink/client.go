@@ -216,9 +216,11 @@ func (p *Process) start(ctx context.Context) error {
 		}
 	}
 	if r.err == nil {
-		conn := r.protocol.(*plugin.GRPCClient).Conn
-		p.rpc = conduitv1.NewPluginClient(conn)
-		return nil
+		if g, ok := r.protocol.(*plugin.GRPCClient); ok {
+			p.rpc = conduitv1.NewPluginClient(g.Conn)
+			return nil
+		}
+		r.err = fmt.Errorf("go-plugin made a %T where a gRPC client was asked for", r.protocol)
 	}
 	why := p.startError(ctx, r.err)
 	_ = p.Kill(0)

@@ -14,8 +14,8 @@ import (
 const codecName = "conduit-raw"
 
 // The codec is chosen by name for the link's stream alone; all other RPCs, ours
-// and go-plugin's, keep protobuf. gRPC has no other place to register one.
-func init() { encoding.RegisterCodecV2(rawCodec{}) }
+// and go-plugin's, keep protobuf.
+func init() { encoding.RegisterCodecV2(rawCodec{}) } //nolint:gochecknoinits // gRPC has no other place to register a codec
 
 // rawMessage is one message of the link's stream.
 type rawMessage struct {

@@ -146,7 +146,7 @@ func fixtureConfig(t *testing.T, name string) LaunchConfig {
 // It must be empty again at the end.
 func socketBase(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pl")
+	dir, err := os.MkdirTemp("", "pl") //nolint:usetesting // its path would be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,11 +88,11 @@ func (o *output) write(source string, cut int, r func() record) {
 		return
 	}
 	rec := r()
-	args := append(rec.args, "source", source)
+	rec.args = append(rec.args, "source", source)
 	if cut > 0 {
-		args = append(args, "truncated", true, "lost_bytes", cut)
+		rec.args = append(rec.args, "truncated", true, "lost_bytes", cut)
 	}
-	o.log.Log(rec.level, rec.message, args...)
+	o.log.Log(rec.level, rec.message, rec.args...)
 }
 
 // line logs one line of stdout or stderr.

@@ -106,7 +106,7 @@ func TestForeignLink(t *testing.T) {
 			return
 		}
 		_, err = call(ctx, c, "Echo", nil)
-		if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Outcome != conduit.NotSent && e.Outcome != conduit.Refused {
+		if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Outcome == conduit.Executed {
 			t.Fatalf("a call on %s ended with %v", what, err)
 		}
 	}
@@ -427,9 +427,6 @@ func fixtureHost() {
 // TestManyLives: a hundred starts and ends leave nothing (goleak looks at the
 // goroutines, the socket directory must be empty).
 func TestManyLives(t *testing.T) {
-	if testing.Short() {
-		t.Skip("many processes")
-	}
 	ctx := testContext(t)
 	cfg := fixtureConfig(t, "serve")
 	before := openFiles(t)
@@ -454,7 +451,7 @@ func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Skip("no /proc")
+		t.Fatal(err) // the host is for Linux
 	}
 	return len(entries)
 }

@@ -21,7 +21,7 @@ type record struct {
 }
 
 // ours are the keys that the host's own fields have; a plugin's are renamed.
-var ours = []string{"deployment", "element", "pid", "source", "truncated", "generation", "stack", "dropped"}
+var ours = []string{"deployment", "element", "pid", "source", "truncated", "generation", "stack", "dropped"} //nolint:gochecknoglobals // a table that nobody writes
 
 // parseRecord reads a line of hclog's JSON. ok is false if it is none.
 func parseRecord(line []byte) (r record, ok bool) {

@@ -32,7 +32,7 @@ func (s *server) watchParent(quit <-chan struct{}) {
 		// A parent in another pid namespace is 0, and is no news.
 		if now := os.Getppid(); now != parent || now == 1 && s.hostPID > 1 {
 			_, _ = fmt.Fprintln(s.stderr, "[ERROR] the host is gone: the plugin ends")
-			os.Exit(1)
+			os.Exit(1) //nolint:gocritic // the process ends: nothing deferred matters any more
 		}
 		select {
 		case <-t.C:
@@ -61,7 +61,7 @@ func (s *server) drainOnTerm(quit <-chan struct{}) {
 	}()
 	select {
 	case <-term:
-		os.Exit(1)
+		os.Exit(1) //nolint:gocritic // as asked twice: at once
 	case <-quit:
 	}
 }
@@ -71,6 +71,9 @@ func (s *server) drain(ctx context.Context) {
 	if conn := s.conn.Load(); conn != nil {
 		conn.GoAway("draining", 0)
 		_ = conn.WaitServed(ctx)
+		// gRPC writes from a goroutine of its own: the last answers are on their
+		// way only when the host has read them.
+		_ = conn.Sync(ctx)
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*time.Second)
 	defer cancel()

@@ -64,8 +64,9 @@ func (e *StartError) Final() bool {
 	switch e.Kind {
 	case KindNotExecutable, KindWrongArch, KindNotPlugin, KindVersion, KindCookie, KindAddress, KindConfig:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // execError makes a StartError of what fork or exec said.
