@@ -70,7 +70,7 @@ func (p preference) compare(other preference) int {
 // write them. Ranges that cannot be read are passed over; without any, and where
 // all is equal, it is JSON.
 func negotiate(headers []string) (form, *fault) {
-	best, found, any := formJSON, preference{}, false
+	best, found, said := formJSON, preference{}, false
 	wanted := [formEvents + 1]preference{}
 	place := 0
 	for _, h := range headers {
@@ -85,7 +85,7 @@ func negotiate(headers []string) (form, *fault) {
 					continue
 				}
 			}
-			place, any = place+1, true
+			place, said = place+1, true
 			for f := formJSON; f <= formEvents; f++ {
 				// The most specific range that fits says how good a form is.
 				if n := fits(name, f.mediaType()); n >= 0 && (wanted[f].place == 0 || n > wanted[f].specific) {
@@ -94,7 +94,7 @@ func negotiate(headers []string) (form, *fault) {
 			}
 		}
 	}
-	if !any {
+	if !said {
 		return formJSON, nil
 	}
 	for f := formJSON; f <= formEvents; f++ {

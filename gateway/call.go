@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"mime"
+	"net/http"
 	"strings"
 
 	"github.com/elemental-conduit/conduit"
@@ -20,18 +21,16 @@ func (q *request) call(ctx context.Context, in *conduit.Invocation, accept form)
 	defer x.Cancel(errLeft)
 	c := &receiver{q: q, x: x}
 
-	if !accept.streams() && q.route.parts {
-		accept = formLines // which have a place to say the part
-	}
 	if accept == formEvents {
 		return c.events(ctx)
 	}
-	var held *conduit.Message
+	var held []conduit.Message
 	if !accept.streams() {
 		// Whether there is one result or many is known with the second, or the end.
 		first, err := c.next(ctx, false)
 		if err == io.EOF {
-			return wrote(q.reply.empty())
+			q.reply.begin(http.StatusNoContent)
+			return nil
 		}
 		if err != nil {
 			return c.failed(ctx, err)
@@ -43,12 +42,9 @@ func (q *request) call(ctx context.Context, in *conduit.Invocation, accept form)
 		if err != nil {
 			return c.failed(ctx, err)
 		}
-		if f := c.line(ctx, first); f != nil {
-			return f
-		}
-		held = &second
+		held = []conduit.Message{first, second}
 	}
-	return c.lines(ctx, held)
+	return c.lines(ctx, held...)
 }
 
 // receiver takes the messages of one call.
@@ -106,14 +102,14 @@ func (c *receiver) single(ctx context.Context, m conduit.Message) *fault {
 }
 
 // lines writes the results as lines until the call ends, held first.
-func (c *receiver) lines(ctx context.Context, held *conduit.Message) *fault {
-	for {
-		m, err := conduit.Message{}, error(nil)
-		if held != nil {
-			m, held = *held, nil
-		} else {
-			m, err = c.next(ctx, c.q.route.parts)
+func (c *receiver) lines(ctx context.Context, held ...conduit.Message) *fault {
+	for _, m := range held {
+		if f := c.line(ctx, m); f != nil {
+			return f
 		}
+	}
+	for {
+		m, err := c.next(ctx, c.q.route.parts)
 		if err == io.EOF {
 			return wrote(c.q.reply.start(typeNDJSON)) // if there was none
 		}
@@ -214,4 +210,3 @@ func safeContent(said string) (content, original string) {
 	}
 	return conduit.ContentBytes, original
 }
-

@@ -164,4 +164,3 @@ func isLoopback(hostport string) bool {
 	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
 	return err == nil && ip.Unmap().IsLoopback()
 }
-

@@ -25,7 +25,13 @@ import (
 func (c *receiver) events(ctx context.Context) *fault {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer c.keepAlive(cancel)()
+	stop := sync.OnceFunc(c.keepAlive(cancel))
+	defer stop()
+	// A comment begins the answer, so whether that was done is known without it.
+	failed := func(err error) *fault {
+		stop()
+		return c.lastEvent(c.failed(ctx, err))
+	}
 
 	seq := 0
 	for {
@@ -37,13 +43,13 @@ func (c *receiver) events(ctx context.Context) *fault {
 			return wrote(c.q.reply.write(event("end", 0, line(map[string]int{"results": c.q.reply.results}))))
 		}
 		if err != nil {
-			return c.lastEvent(c.failed(ctx, err))
+			return failed(err)
 		}
 		release := c.hold(m)
 		text, err := asJSON(m)
 		if err != nil {
 			release()
-			return c.lastEvent(c.failed(ctx, err))
+			return failed(err)
 		}
 		name := ""
 		if m.Part != 0 {

@@ -184,6 +184,9 @@ func (q *request) serve(ctx context.Context) *fault {
 	if f := q.route.readQuery(q.r.URL.RawQuery); f != nil {
 		return f
 	}
+	if q.route.parts && !accept.streams() {
+		accept = formLines // which have a place to say the part
+	}
 	limit, f := timeoutOf(q.r.Header)
 	if f != nil {
 		return f

@@ -48,12 +48,6 @@ func (p *reply) beginLocked(status int) {
 	p.w.WriteHeader(status)
 }
 
-// empty answers that there is nothing.
-func (p *reply) empty() error {
-	p.begin(http.StatusNoContent)
-	return nil
-}
-
 // whole answers with one result.
 func (p *reply) whole(content string, data []byte) error {
 	p.mu.Lock()
@@ -135,7 +129,6 @@ func (p *reply) problem(f *fault) {
 
 // writeLocked writes and flushes b, at least a piece within the stall time.
 func (p *reply) writeLocked(b []byte) error {
-	defer func() { p.last = time.Now() }()
 	for {
 		n := min(len(b), piece)
 		p.extend()
@@ -153,7 +146,7 @@ func (p *reply) writeLocked(b []byte) error {
 // flush sends what was written. A writer that cannot has nothing to send early.
 func (p *reply) flush() error {
 	p.last = time.Now()
-	if err := p.rc.Flush(); err != nil && !isNotSupported(err) {
+	if err := p.rc.Flush(); !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
@@ -167,5 +160,3 @@ func (p *reply) extend() {
 func (p *reply) setReadDeadline(at time.Time) {
 	_ = p.rc.SetReadDeadline(at) // see extend
 }
-
-func isNotSupported(err error) bool { return errors.Is(err, http.ErrNotSupported) }
