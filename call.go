@@ -7,6 +7,7 @@ import (
 	"iter"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -260,9 +261,10 @@ type call struct {
 	x           Exchange
 	parts       map[uint32]func(Message)
 	method      string
-	address     string
+	target      Target // nil if the Invoker has no address to tell
 	contentType string // of what goes up
 	cancel      context.CancelFunc
+	over        atomic.Bool // the Exchange has ended: there is nothing to cancel
 }
 
 // begin encodes the request and starts the call, of which every failure of the
@@ -274,7 +276,7 @@ func begin(ctx context.Context, inv Invoker, method string, reply reflect.Type, 
 	}
 	c := &call{method: method, parts: s.parts, cancel: func() {}}
 	if t, ok := inv.(Target); ok {
-		c.address = t.Address().String()
+		c.target = t
 	}
 	switch {
 	case inv == nil:
@@ -322,7 +324,9 @@ func (c *call) encode(v any) ([]byte, error) {
 
 // leave cancels the call if it is still under way; it never waits.
 func (c *call) leave() {
-	c.x.Cancel(errLeft)
+	if !c.over.Load() {
+		c.x.Cancel(errLeft)
+	}
 	c.cancel()
 }
 
@@ -333,6 +337,9 @@ var errLeft = &Error{Code: Canceled, Reason: ReasonCanceled, Message: "the calle
 func (c *call) recv(ctx context.Context) (Message, error) {
 	for {
 		m, err := c.x.Recv(ctx)
+		if err != nil {
+			c.over.Store(true)
+		}
 		switch {
 		case err == io.EOF:
 			return Message{}, err
@@ -405,15 +412,15 @@ func (c *call) refuseReply(err error, outcome Outcome) *Error {
 
 // name fills in what was called, where the error does not say it.
 func (c *call) name(e *Error) *Error {
-	if e.Method != "" && (e.Address != "" || c.address == "") {
+	if e.Method != "" && (e.Address != "" || c.target == nil) {
 		return e
 	}
 	named := *e // errors may be shared
 	if named.Method == "" {
 		named.Method = c.method
 	}
-	if named.Address == "" {
-		named.Address = c.address
+	if named.Address == "" && c.target != nil {
+		named.Address = c.target.Address().String()
 	}
 	return &named
 }

@@ -85,6 +85,7 @@ func (c *receiver) failed(ctx context.Context, err error) *fault {
 
 // single writes the one result of a call as it is.
 func (c *receiver) single(ctx context.Context, m conduit.Message) *fault {
+	defer c.hold(m)()
 	content, original := safeContent(m.ContentType)
 	data := m.Data
 	if content == conduit.ContentJSON {

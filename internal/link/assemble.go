@@ -5,11 +5,16 @@ import (
 	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
-// Messages that come in several Data and take more than a quarter of the window
-// are given memory of their own, and what each piece costs beside its bytes goes
-// back as it comes. So an unfinished message holds at most a quarter of the
-// window and credit goes back at half of it: a quarter is always with the sender,
-// however small its pieces, and no two ends can wait for each other.
+// A message that comes in several Data and does not fit the window is given
+// memory of its own; what each piece costs beside its bytes goes back as it comes;
+// and while a message is open, whatever is due goes back when the sender runs
+// low. So once the application has taken what came before, the sender has room
+// for the rest of the message, however small its pieces, and no two ends can wait
+// for each other.
+//
+// A call gets memory for one message at a time: until the application has taken
+// that one, the next has the window only. Else a stream that nobody reads would
+// take all there is.
 
 // assemble takes a Data of a local call: into the message that is open, or as a
 // message of its own. It returns what is wrong with it. c.mu is held on entry
@@ -47,8 +52,8 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		c.turn++
 		turn = c.turn
 		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: turn}
-		if a.large = a.total > k.windowSize()/4; a.large {
-			c.reserveFor(r, a.total, turn)
+		if a.large = a.total > k.windowSize()-2*dataCost; a.large {
+			c.reserveFor(r)
 			if k = r.get(); k == nil || a.turn != turn {
 				return nil
 			}
@@ -77,6 +82,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	}
 	if a.waiter != nil && c.memory.forget(a.waiter) {
 		// All of it came within the window before its turn: nothing is reserved.
+		k.lent = 0
 		c.later(effect{kind: effectRelease})
 	}
 	*a = assembly{}
@@ -95,22 +101,30 @@ func (k *call) windowSize() int64 {
 }
 
 // credit notes that a part of what a call took of its window may be used again,
-// and sees to it that the other end hears so when it is half of it. c.mu is held.
+// and sees to it that the other end hears so when it is half of it, or needed to
+// finish a message. c.mu is held.
 func (c *Conn) credit(k *call, n int64) {
 	if k.recvDone {
 		c.freeWindow(k, n) // nothing more will come
 		return
 	}
 	k.recvOwed += n
-	if k.recvOwed >= k.windowSize()/2 {
+	if w := k.windowSize(); k.recvOwed >= w/2 || k.open.active && k.recvLeft < w/4 {
 		c.owe(k)
 	}
 }
 
-// reserveFor sets memory aside for a large message, the call's turn-th, and
-// grants all of it when it is there. c.mu is held on entry and on return, and
-// released between.
-func (c *Conn) reserveFor(r ref, total int64, turn uint64) {
+// reserveFor sets memory aside for the large message that a call has open, and
+// grants all of it when it is there. It does nothing while the call holds memory
+// for an earlier one; taken calls it again. c.mu is held on entry and on return,
+// and released between.
+func (c *Conn) reserveFor(r ref) {
+	k := r.get()
+	if k == nil || !k.open.large || k.open.waiter != nil || k.lent > 0 {
+		return
+	}
+	total, turn := k.open.total, k.open.turn
+	k.lent = total
 	c.unlock()
 	waiter := c.memory.reserve(total, func() {
 		c.mu.Lock()
@@ -122,23 +136,38 @@ func (c *Conn) reserveFor(r ref, total int64, turn uint64) {
 			c.owe(k)
 		}
 		c.unlock()
-		if !granted {
-			c.memory.release(total)
+		if granted {
+			c.kick()
 			return
 		}
-		c.kick()
+		c.memory.release(total)
+		c.mu.Lock()
+		c.lendAgain(r)
+		c.unlock()
 	})
 	c.mu.Lock()
 	if waiter == nil {
 		return
 	}
-	switch k := r.get(); {
-	case k == nil: // it ended meanwhile
-		if c.memory.forget(waiter) {
-			c.later(effect{kind: effectRelease})
+	k = r.get()
+	if k != nil && k.open.turn == turn {
+		if k.open.reserved == 0 {
+			k.open.waiter = waiter
 		}
-	case k.open.reserved == 0:
-		k.open.waiter = waiter
+		return
+	}
+	if c.memory.forget(waiter) { // it came whole, or ended, meanwhile
+		c.later(effect{kind: effectRelease})
+		c.lendAgain(r)
+	}
+}
+
+// lendAgain notes that a call holds no memory any more, and asks for the message
+// that may be waiting for it. c.mu is held as with reserveFor.
+func (c *Conn) lendAgain(r ref) {
+	if k := r.get(); k != nil {
+		k.lent = 0
+		c.reserveFor(r)
 	}
 }
 

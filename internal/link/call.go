@@ -51,7 +51,8 @@ type callState struct {
 	owing    bool  // in conn.owing
 	recvDone bool  // the other end said last
 	in       *inbox
-	open     assembly // the reader's, without the lock
+	open     assembly // of the message that is coming
+	lent     int64    // of Memory, for one message until it is taken
 
 	cancelled bool           // a Cancel came, or was sent
 	cause     *conduit.Error // why, of a call that this end serves
@@ -110,7 +111,7 @@ type assembly struct {
 	ctype    string
 	total    int64
 	buf      []byte
-	large    bool   // above a quarter of the window: its bytes are granted from Memory
+	large    bool   // it does not fit the window: its bytes are granted from Memory
 	turn     uint64 // tells this message from the call's others
 	reserved int64  // of Memory
 	waiter   *list.Element

@@ -271,21 +271,20 @@ func (c *Conn) taken(r ref, it inboxItem) {
 	if it.reserved > 0 {
 		c.memory.release(it.reserved)
 	}
-	if it.cost > 0 {
-		c.grantQuiet(r, it.cost)
-	}
-}
-
-// grantQuiet is grant without the cost of a flush when the call has ended.
-func (c *Conn) grantQuiet(r ref, n int64) {
 	c.mu.Lock()
 	k := r.get()
 	if k == nil {
 		c.unlock()
 		return
 	}
-	c.credit(k, n)
-	owes := k.owing
+	if it.cost > 0 {
+		c.credit(k, it.cost)
+	}
+	if it.reserved > 0 {
+		c.lendAgain(r)
+	}
+	k = r.get()
+	owes := k != nil && k.owing
 	c.unlock()
 	if owes {
 		c.flush()

@@ -41,7 +41,7 @@ func (rawCodec) Name() string { return codecName }
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *rawMessage:
-		return mem.BufferSlice{mem.Copy(m.out, mem.DefaultBufferPool())}, nil
+		return mem.BufferSlice{mem.Copy(m.out, packets)}, nil
 	case proto.Message:
 		b, err := proto.Marshal(m)
 		if err != nil {
@@ -57,7 +57,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *rawMessage:
 		m.free()
 		// No copy when the message came in one HTTP/2 frame.
-		m.in = data.MaterializeToBuffer(mem.DefaultBufferPool())
+		m.in = data.MaterializeToBuffer(packets)
 		return nil
 	case proto.Message:
 		return proto.Unmarshal(data.Materialize(), m)

@@ -1,0 +1,169 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+)
+
+// Explanation says where a call would go at this moment, and why.
+type Explanation struct {
+	// Chosen is the instance that a pick fell on when it was asked for; zero if
+	// there is none. With p2c, the next pick may fall on another.
+	Chosen address.InstanceID
+	// Reason is the rule that chose, or why there is none.
+	Reason string
+	// Err is what the call would fail with; nil if it would go.
+	Err *conduit.Error
+	// Candidates are all instances that the registry knows, those that could take
+	// the call first, and of these the ones with more room.
+	Candidates []CandidateInfo
+}
+
+// CandidateInfo is one instance in an [Explanation], with the numbers that the pick
+// saw.
+type CandidateInfo struct {
+	Instance address.InstanceID // zero if it was never heard
+	Name     string
+	URL      string
+	Verdict  Verdict
+	// Why says more than the verdict, for people; may be empty.
+	Why string
+	// In units. Units is what the call would cost there.
+	Units                              uint32
+	Effective, Available, Sent, Judged int64
+	Outstanding                        int
+	Method                             Method
+}
+
+// Explain says where a call would go, and changes nothing.
+func (r *Registry) Explain(pl *Place, q Query) Explanation {
+	ix := r.index.Load()
+	var one [1]member
+	ms := ix.members(pl, &one)
+	m, _, ok := choose(ms, &q, r.o.Policy)
+	if !ok {
+		e := r.why(ix, pl, &q)
+		if e.Reason == conduit.ReasonMethodNotFound {
+			open := q
+			open.Method = ""
+			m, _, ok = choose(ms, &open, r.o.Policy)
+		}
+		if !ok {
+			return Explanation{Reason: e.Message, Err: e, Candidates: ix.explain(pl, ms, &q, nil)}
+		}
+	}
+	return Explanation{Chosen: m.p.id, Reason: r.rule(ms, &q, pl), Candidates: ix.explain(pl, ms, &q, m)}
+}
+
+// rule says how the choice was made.
+func (r *Registry) rule(ms []member, q *Query, pl *Place) string {
+	n := 0
+	units := uint32(0)
+	for i := range ms {
+		var w weight
+		if ms[i].weigh(q, &w) {
+			n++
+			units = max(units, w.units)
+		}
+	}
+	switch {
+	case pl.pinned:
+		return "the address names the instance"
+	case n == 0:
+		return "no instance lists the method; one that has the service is asked"
+	case n == 1:
+		return "it is the only candidate"
+	case r.o.Policy == Headroom:
+		return fmt.Sprintf("headroom: it has the most effective headroom of %d candidates", n)
+	case units > 0:
+		return fmt.Sprintf("p2c: of %d candidates two were drawn at random; it is the one with more effective headroom", n)
+	default:
+		return fmt.Sprintf("p2c: of %d candidates two were drawn at random; it is the one with fewer calls under way", n)
+	}
+}
+
+func (ix *index) explain(pl *Place, ms []member, q *Query, chosen *member) []CandidateInfo {
+	var all []CandidateInfo
+	in := map[*Peer]bool{}
+	for i := range ms {
+		m := &ms[i]
+		in[m.p] = true
+		v, w := m.judge(q)
+		if m == chosen {
+			v = Chosen
+		}
+		c := m.p.candidate(v)
+		c.Units, c.Method = w.units, w.method
+		switch v {
+		case Full:
+			c.Why = fmt.Sprintf("%d of %d units are effective, the call costs %d", c.Effective, c.Available, w.units)
+		case Starting:
+			c.Why = "element " + m.o.element + " is " + m.o.state
+			if m.o.reason != "" {
+				c.Why += ": " + m.o.reason
+			}
+		default:
+		}
+		all = append(all, c)
+	}
+	for _, p := range ix.peers {
+		if in[p] {
+			continue
+		}
+		v := AnotherInstance
+		if !pl.pinned || p.id == pl.instance {
+			v, _ = p.meta.Load().lacks(pl.key)
+		}
+		all = append(all, p.candidate(v))
+	}
+	for i := range ix.others {
+		o := &ix.others[i]
+		v := Unreachable
+		switch o.state {
+		case StateSelf:
+			v = Self
+		case StateConflict:
+			v = Conflicting
+		case StateDraining:
+			v = Draining
+		default:
+		}
+		all = append(all, CandidateInfo{Instance: o.id, Name: o.name, URL: o.url, Verdict: v, Why: o.reason})
+	}
+	slices.SortStableFunc(all, func(a, b CandidateInfo) int {
+		return cmp.Or(cmp.Compare(rank(a.Verdict), rank(b.Verdict)), cmp.Compare(b.Effective, a.Effective))
+	})
+	return all
+}
+
+// rank orders verdicts for people.
+func rank(v Verdict) int {
+	switch v {
+	case Chosen:
+		return 0
+	case Candidate:
+		return 1
+	case Full, Unheard, Cordoned:
+		return 2
+	case NoMethod, Starting, Draining, Tried:
+		return 3
+	case Unreachable, Conflicting, Self:
+		return 4
+	default:
+		return 5
+	}
+}
+
+// candidate is a peer with its numbers.
+func (p *Peer) candidate(v Verdict) CandidateInfo {
+	c := CandidateInfo{Instance: p.id, Name: p.Name(), URL: p.url, Verdict: v, Outstanding: p.link.Outstanding()}
+	if s := p.view.Load(); s != nil {
+		sent, debit, _ := p.debit(s)
+		c.Available, c.Judged, c.Sent, c.Effective = s.available, s.judged, sent, s.available-debit
+	}
+	return c
+}

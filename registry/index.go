@@ -1,0 +1,122 @@
+package registry
+
+import (
+	"slices"
+	"time"
+
+	"github.com/elemental-conduit/conduit/address"
+)
+
+// Place is an address as the registry looks it up: made once, for many picks. It
+// is immutable.
+type Place struct {
+	addr     address.Address
+	key      key
+	pinned   bool
+	instance address.InstanceID
+	route    Route
+}
+
+// Place returns the place of an address.
+func (r *Registry) Place(a address.Address) *Place {
+	p := &Place{addr: a, key: keyOf(a), route: r.o.Dialer.Route(a)}
+	id, anyInstance := a.Instance()
+	p.instance, p.pinned = id, !anyInstance
+	return p
+}
+
+// Address returns the place's address.
+func (p *Place) Address() address.Address { return p.addr }
+
+func keyOf(a address.Address) key {
+	k := key{ordinal: -1, element: a.Element(), service: a.Service()}
+	k.deployment, k.any = a.Deployment()
+	if n, ok := a.Ordinal(); ok {
+		k.ordinal = int32(n)
+	}
+	return k
+}
+
+// member is a peer that has something at a key.
+type member struct {
+	p *Peer
+	o *offer
+}
+
+// index is who there is: immutable, replaced at each change.
+type index struct {
+	peers  []*Peer // by id
+	byID   map[address.InstanceID]*Peer
+	groups map[key][]member
+	// all are the peers with the built-in services, which is all of them; opaque
+	// those that may have anything.
+	all, opaque []member
+	others      []other
+	// asking is the number of URLs that have not been tried once.
+	asking int
+}
+
+// other is a URL that has no peer to pick.
+type other struct {
+	url    string
+	state  State
+	reason string
+	// Of the instance that was last there, if any.
+	id   address.InstanceID
+	name string
+	last *catalog
+	next time.Time // of the next dial; zero = none is planned
+}
+
+func newIndex(peers []*Peer) *index {
+	ix := &index{peers: peers, byID: make(map[address.InstanceID]*Peer, len(peers)), groups: map[key][]member{}}
+	slices.SortFunc(peers, func(a, b *Peer) int { return a.id.Compare(b.id) })
+	ix.all = make([]member, 0, len(peers))
+	for _, p := range peers {
+		ix.byID[p.id] = p
+		ix.all = append(ix.all, member{p, anything})
+		c := p.meta.Load()
+		if c.opaque {
+			ix.opaque = append(ix.opaque, member{p, anything})
+			continue
+		}
+		for k, o := range c.offers {
+			ix.groups[k] = append(ix.groups[k], member{p, o})
+		}
+	}
+	if len(ix.opaque) > 0 {
+		for k, ms := range ix.groups {
+			ix.groups[k] = append(ms, ix.opaque...)
+		}
+	}
+	return ix
+}
+
+// members returns who has something at a place. one is room for the answer of a
+// place that is one instance's.
+func (ix *index) members(pl *Place, one *[1]member) []member {
+	if pl.pinned {
+		p := ix.byID[pl.instance]
+		if p == nil {
+			return nil
+		}
+		o := p.meta.Load().at(pl.key)
+		if o == nil {
+			return nil
+		}
+		one[0] = member{p, o}
+		return one[:]
+	}
+	return ix.at(&pl.key)
+}
+
+// at returns who has something at a key.
+func (ix *index) at(k *key) []member {
+	if ms := ix.groups[*k]; ms != nil {
+		return ms
+	}
+	if k.deployment == builtinID && !k.any {
+		return ix.all
+	}
+	return ix.opaque
+}
