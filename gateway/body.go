@@ -82,6 +82,19 @@ func contentOf(h http.Header) (content string, known bool) {
 	return "", false
 }
 
+// discard gives what is left of a body little time: net/http reads some of it before
+// it writes an answer, so that the connection can be used again.
+func (q *request) discard(f *fault) {
+	if q.read || q.r.ContentLength == 0 {
+		return
+	}
+	if f.status == http.StatusRequestTimeout && q.r.ProtoMajor == 1 {
+		q.reply.w.Header().Set("Connection", "close")
+		return
+	}
+	q.reply.setReadDeadline(time.Now().Add(q.g.o.Stall))
+}
+
 // readBody reads the whole body, whose memory it counts as it comes rather than
 // by what the header promises. Whoever sends too slowly is cut off.
 func (q *request) readBody() ([]byte, *fault) {
@@ -94,7 +107,6 @@ func (q *request) readBody() ([]byte, *fault) {
 		most = q.r.ContentLength
 	}
 	from := http.MaxBytesReader(q.reply.w, q.r.Body, limit)
-	defer q.reply.setReadDeadline(time.Time{})
 	var buf []byte
 	next := 0 // when so much has come there is more time
 	for {
@@ -116,6 +128,8 @@ func (q *request) readBody() ([]byte, *fault) {
 		buf = buf[:len(buf)+n]
 		q.received += int64(n)
 		if err == io.EOF {
+			q.read = true
+			q.reply.setReadDeadline(time.Time{})
 			return slices.Clip(buf), nil
 		}
 		if err != nil {

@@ -201,6 +201,27 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
+// TestSlowBodyOfRefused: net/http reads on in what the gateway does not want.
+func TestSlowBodyOfRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := inMemory(t, Options{Stall: 10 * time.Second})
+		conn := l.dial()
+		defer conn.Close()
+		go func() {
+			_, _ = io.WriteString(conn, "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+		}()
+		began := time.Now()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantProblem(t, res, http.StatusNotFound, reasonPath)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestBodyThatBreaksOff(t *testing.T) {
 	s := newScript()
 	r := httptest.NewRequest(http.MethodPost, callPath, io.MultiReader(strings.NewReader(`{"a"`), brokenReader{}))

@@ -153,6 +153,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	f := q.serve(r.Context())
 	if f != nil && !q.reply.started() {
+		q.discard(f)
 		q.reply.problem(f)
 	}
 	q.observe(r.Context(), f)
@@ -168,6 +169,7 @@ type request struct {
 	route route
 
 	received int64 // bytes of the body
+	read     bool  // to its end
 	held     int64 // bytes counted in Gateway.memory
 }
 

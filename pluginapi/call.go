@@ -16,10 +16,7 @@ type call struct {
 	s      *link.ServerCall
 	host   *host
 	method *method
-	caller Caller
 	accept string
-	// What calls made in this one carry on.
-	traceParent, traceState string
 
 	ctx context.Context //nolint:containedctx // the handler's: it bounds what is sent, whatever context a goroutine of the handler comes with
 	// Messages go one at a time when a handler sends from several goroutines, and

@@ -14,7 +14,7 @@ type Caller = conduit.Caller
 // is the zero Caller: anonymous.
 func CallerFrom(ctx context.Context) Caller {
 	if c := callFrom(ctx); c != nil {
-		return c.caller
+		return callerOf(c.s.Invoke())
 	}
 	return Caller{}
 }

@@ -149,7 +149,8 @@ func (t *target) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exc
 	if c != nil {
 		out.Parent = c.s.ID()
 		if out.TraceParent == "" {
-			out.TraceParent, out.TraceState = c.traceParent, c.traceState
+			inv := c.s.Invoke()
+			out.TraceParent, out.TraceState = string(inv.TraceParent), string(inv.TraceState)
 		}
 	}
 	if out.As.Kind == conduit.AsUnset && isSelf(ctx) {

@@ -28,7 +28,7 @@ func (x *mux) Handle(in *link.Incoming) {
 	}
 	m, ok := service[string(in.Invoke.Method)]
 	if !ok {
-		in.Refuse(conduit.Errorf(Unimplemented, conduit.ReasonMethodNotFound, conduit.Refused,
+		in.Refuse(conduit.Errorf(NotFound, conduit.ReasonMethodNotFound, conduit.Refused,
 			"service %s has no method %q", in.Invoke.Service, in.Invoke.Method))
 		return
 	}
@@ -51,15 +51,11 @@ func (x *mux) Handle(in *link.Incoming) {
 
 // serve runs one call on its own goroutine.
 func (x *mux) serve(ctx context.Context, s *link.ServerCall, m *method) (err error) {
-	invoke := s.Invoke()
 	c := &call{
-		s:           s,
-		host:        x.host,
-		method:      m,
-		caller:      callerOf(invoke),
-		accept:      string(invoke.Accept),
-		traceParent: string(invoke.TraceParent),
-		traceState:  string(invoke.TraceState),
+		s:      s,
+		host:   x.host,
+		method: m,
+		accept: string(s.Invoke().Accept),
 	}
 	if m.timeout > 0 {
 		var cancel context.CancelFunc

@@ -318,7 +318,7 @@ func TestDefaultDeny(t *testing.T) {
 	_, err := conduit.Call[struct{}](ctx, boss.Service(serviceName), "Hidden", nil)
 	wantError(t, err, conduit.PermissionDenied, conduit.ReasonNotRemote, conduit.Refused)
 	_, err = conduit.Call[struct{}](ctx, boss.Service(serviceName), "Missing", nil)
-	wantError(t, err, conduit.Unimplemented, conduit.ReasonMethodNotFound, conduit.Refused)
+	wantError(t, err, conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused)
 	_, err = conduit.Call[struct{}](ctx, boss.Service("no.Service"), "Echo", nil)
 	wantError(t, err, conduit.NotFound, conduit.ReasonServiceNotFound, conduit.Refused)
 	_, err = conduit.Call[struct{}](ctx, boss.At("nonsense"), "Echo", nil)
@@ -376,7 +376,7 @@ func TestChainRunsAsTheCallerOrItself(t *testing.T) {
 
 	// The inner error is the outer answer, and of the outer handler's making.
 	_, err := conduit.Call[json.RawMessage](ctx, c.Service(serviceName), "Chain", chainRequest{Address: "*://second/echo/" + serviceName, Method: "Missing"})
-	wantError(t, err, conduit.Unimplemented, conduit.ReasonMethodNotFound, conduit.Executed)
+	wantError(t, err, conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Executed)
 
 	// A loop ends.
 	loop := chainRequest{Address: "*://echo/echo/" + serviceName, Method: "Nothing"}
