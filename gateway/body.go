@@ -83,7 +83,8 @@ func contentOf(h http.Header) (content string, known bool) {
 }
 
 // discard gives what is left of a body little time: net/http reads some of it before
-// it writes an answer, so that the connection can be used again.
+// it writes an answer, so that the connection can be used again. That must be over
+// well before the time to write is.
 func (q *request) discard(f *fault) {
 	if q.read || q.r.ContentLength == 0 {
 		return
@@ -92,7 +93,7 @@ func (q *request) discard(f *fault) {
 		q.reply.w.Header().Set("Connection", "close")
 		return
 	}
-	q.reply.setReadDeadline(time.Now().Add(q.g.o.Stall))
+	q.reply.setReadDeadline(time.Now().Add(min(time.Second, q.g.o.Stall/2)))
 }
 
 // readBody reads the whole body, whose memory it counts as it comes rather than

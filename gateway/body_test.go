@@ -15,7 +15,7 @@ import (
 )
 
 // capture is a gateway that keeps what was invoked.
-func capture(t testing.TB, o Options, in *conduit.Invocation) *Gateway {
+func capture(t *testing.T, o Options, in *conduit.Invocation) *Gateway {
 	o.Locate = func(string) conduit.Invoker {
 		return invokerFunc(func(i *conduit.Invocation) []any { *in = *i; return []any{`"ok"`} })
 	}
@@ -146,7 +146,9 @@ func TestBigBodyOverAServer(t *testing.T) {
 	}
 	r.Header.Set("Content-Type", conduit.ContentBytes)
 	r.Header.Set("Expect", "100-continue")
-	res, err := srv.Client().Do(r)
+	tr := &http.Transport{ExpectContinueTimeout: 20 * time.Second}
+	defer tr.CloseIdleConnections()
+	res, err := tr.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +218,7 @@ func TestSlowBodyOfRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantProblem(t, res, http.StatusNotFound, reasonPath)
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
 	})

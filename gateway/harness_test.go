@@ -85,7 +85,7 @@ func (c *scripted) Recv(ctx context.Context) (conduit.Message, error) {
 }
 
 // say sends results and ends; an error among them is the end.
-func (c *scripted) say(t testing.TB, what ...any) {
+func (c *scripted) say(t *testing.T, what ...any) {
 	t.Helper()
 	for _, v := range what {
 		if s, ok := v.(string); ok {
@@ -131,13 +131,13 @@ func (a *answers) Recv(context.Context) (conduit.Message, error) {
 func (*answers) Cancel(error) {}
 
 // answering is a gateway in front of an element that answers every call the same.
-func answering(t testing.TB, o Options, what ...any) *Gateway {
+func answering(t *testing.T, o Options, what ...any) *Gateway {
 	t.Helper()
 	o.Locate = func(string) conduit.Invoker { return invokerFunc(func(*conduit.Invocation) []any { return what }) }
 	return newGateway(t, o)
 }
 
-func newGateway(t testing.TB, o Options) *Gateway {
+func newGateway(t *testing.T, o Options) *Gateway {
 	t.Helper()
 	g, err := New(o)
 	if err != nil {
@@ -175,7 +175,7 @@ func do(g *Gateway, r *http.Request) *http.Response {
 	return w.Result()
 }
 
-func bodyOf(t testing.TB, res *http.Response) string {
+func bodyOf(t *testing.T, res *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -186,7 +186,7 @@ func bodyOf(t testing.TB, res *http.Response) string {
 }
 
 // wantProblem reads an answer as problem details and checks what all have.
-func wantProblem(t testing.TB, res *http.Response, status int, reason string) Problem {
+func wantProblem(t *testing.T, res *http.Response, status int, reason string) Problem {
 	t.Helper()
 	body := bodyOf(t, res)
 	var p Problem
@@ -209,7 +209,7 @@ func wantProblem(t testing.TB, res *http.Response, status int, reason string) Pr
 }
 
 // live is a gateway behind a real server.
-func live(t testing.TB, o Options) (*httptest.Server, *script) {
+func live(t *testing.T, o Options) (*httptest.Server, *script) {
 	t.Helper()
 	s := newScript()
 	o.Locate = s.locate
@@ -219,7 +219,7 @@ func live(t testing.TB, o Options) (*httptest.Server, *script) {
 }
 
 // send sends a request to a real server, and returns once its header has come.
-func send(t testing.TB, srv *httptest.Server, r *http.Request) *http.Response {
+func send(t *testing.T, srv *httptest.Server, r *http.Request) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, srv.URL+r.URL.String(), r.Body)
 	if err != nil {
@@ -261,7 +261,7 @@ func (l *pipeListener) dial() net.Conn {
 }
 
 // inMemory serves a gateway inside of a synctest bubble until the test is over.
-func inMemory(t testing.TB, o Options) (*pipeListener, *script) {
+func inMemory(t *testing.T, o Options) (*pipeListener, *script) {
 	t.Helper()
 	s := newScript()
 	o.Locate = s.locate
@@ -274,7 +274,7 @@ func inMemory(t testing.TB, o Options) (*pipeListener, *script) {
 }
 
 // lineOf reads a line within a test's patience.
-func lineOf(t testing.TB, r *bufio.Reader) string {
+func lineOf(t *testing.T, r *bufio.Reader) string {
 	t.Helper()
 	s, err := r.ReadString('\n')
 	if err != nil {

@@ -56,8 +56,7 @@ func (p *reply) whole(content string, data []byte) error {
 	h.Set("Content-Type", content)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
 	p.beginLocked(http.StatusOK)
-	p.results++
-	return p.writeLocked(data)
+	return p.resultLocked(data)
 }
 
 // start begins a stream and sends its header at once; if it has begun, start does
@@ -83,8 +82,15 @@ func (p *reply) startLocked(content string) error {
 func (p *reply) item(b []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.results++
-	return p.writeLocked(b)
+	return p.resultLocked(b)
+}
+
+func (p *reply) resultLocked(b []byte) error {
+	err := p.writeLocked(b)
+	if err == nil {
+		p.results++
+	}
+	return err
 }
 
 // write writes something of a stream that is no result.

@@ -42,8 +42,7 @@ type CandidateInfo struct {
 // Explain says where a call would go, and changes nothing.
 func (r *Registry) Explain(pl *Place, q Query) Explanation {
 	ix := r.index.Load()
-	var one [1]member
-	ms := ix.members(pl, &one)
+	ms := ix.members(pl)
 	m, _, ok := choose(ms, &q, r.o.Policy)
 	if !ok {
 		e := r.why(ix, pl, &q)

@@ -2,19 +2,28 @@ package registry
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/elemental-conduit/conduit/address"
 )
 
 // Place is an address as the registry looks it up: made once, for many picks. It
-// is immutable.
+// is safe for concurrent use.
 type Place struct {
 	addr     address.Address
 	key      key
 	pinned   bool
 	instance address.InstanceID
 	route    Route
+	// found is who had something there in the index of the last pick, so that most
+	// picks look nothing up.
+	found atomic.Pointer[found]
+}
+
+type found struct {
+	generation uint64
+	members    []member
 }
 
 // Place returns the place of an address.
@@ -45,6 +54,9 @@ type member struct {
 
 // index is who there is: immutable, replaced at each change.
 type index struct {
+	// generation tells the peers, and what they have, from those of other indexes.
+	generation uint64
+
 	peers  []*Peer // by id
 	byID   map[address.InstanceID]*Peer
 	groups map[key][]member
@@ -54,6 +66,8 @@ type index struct {
 	others      []other
 	// asking is the number of URLs that have not been tried once.
 	asking int
+	// replaced is closed when there is a newer index.
+	replaced chan struct{}
 }
 
 // other is a URL that has no peer to pick.
@@ -68,8 +82,17 @@ type other struct {
 	next time.Time // of the next dial; zero = none is planned
 }
 
-func newIndex(peers []*Peer) *index {
-	ix := &index{peers: peers, byID: make(map[address.InstanceID]*Peer, len(peers)), groups: map[key][]member{}}
+// again returns an index of the same peers.
+func (ix *index) again() *index {
+	return &index{
+		generation: ix.generation, peers: ix.peers, byID: ix.byID, groups: ix.groups, all: ix.all, opaque: ix.opaque, replaced: make(chan struct{}),
+	}
+}
+
+func newIndex(generation uint64, peers []*Peer) *index {
+	ix := &index{
+		generation: generation, peers: peers, byID: make(map[address.InstanceID]*Peer, len(peers)), groups: map[key][]member{}, replaced: make(chan struct{}),
+	}
 	slices.SortFunc(peers, func(a, b *Peer) int { return a.id.Compare(b.id) })
 	ix.all = make([]member, 0, len(peers))
 	for _, p := range peers {
@@ -92,22 +115,26 @@ func newIndex(peers []*Peer) *index {
 	return ix
 }
 
-// members returns who has something at a place. one is room for the answer of a
-// place that is one instance's.
-func (ix *index) members(pl *Place, one *[1]member) []member {
-	if pl.pinned {
-		p := ix.byID[pl.instance]
-		if p == nil {
-			return nil
-		}
-		o := p.meta.Load().at(pl.key)
-		if o == nil {
-			return nil
-		}
-		one[0] = member{p, o}
-		return one[:]
+// members returns who has something at a place.
+func (ix *index) members(pl *Place) []member {
+	if f := pl.found.Load(); f != nil && f.generation == ix.generation {
+		return f.members
 	}
-	return ix.at(&pl.key)
+	f := &found{generation: ix.generation, members: ix.find(pl)}
+	pl.found.Store(f)
+	return f.members
+}
+
+func (ix *index) find(pl *Place) []member {
+	if !pl.pinned {
+		return ix.at(&pl.key)
+	}
+	if p := ix.byID[pl.instance]; p != nil {
+		if o := p.meta.Load().at(pl.key); o != nil {
+			return []member{{p, o}}
+		}
+	}
+	return nil
 }
 
 // at returns who has something at a key.

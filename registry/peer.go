@@ -34,6 +34,8 @@ type Peer struct {
 	away chan string   // the reason of a GoAway
 	gone chan struct{} // closed when the peer is over
 
+	aliases map[string]struct{} // other URLs that lead to it; guarded by the registry's mu
+
 	mu   sync.Mutex
 	next chan struct{} // closed when the next refresh is over
 
@@ -51,7 +53,7 @@ type view struct {
 func newPeer(url string, changed func()) *Peer {
 	return &Peer{
 		url: url, wake: make(chan struct{}, 1), away: make(chan string, 1), gone: make(chan struct{}), next: make(chan struct{}),
-		changed: changed,
+		aliases: map[string]struct{}{}, changed: changed,
 	}
 }
 

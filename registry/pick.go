@@ -79,8 +79,7 @@ func (c *Choice) Abandon() {
 // and allocates nothing when there is a peer to pick.
 func (r *Registry) TryPick(pl *Place, q Query) (Choice, *conduit.Error) {
 	ix := r.index.Load()
-	var one [1]member
-	ms := ix.members(pl, &one)
+	ms := ix.members(pl)
 	if c, ok := pick(ms, pl, &q, r.o.Policy); ok {
 		return c, nil
 	}
@@ -95,8 +94,7 @@ func (r *Registry) noPick(ix *index, pl *Place, q *Query) (Choice, *conduit.Erro
 		// is newer than what was heard: a peer will say.
 		open := *q
 		open.Method = ""
-		var one [1]member
-		if c, ok := pick(ix.members(pl, &one), pl, &open, r.o.Policy); ok {
+		if c, ok := pick(ix.members(pl), pl, &open, r.o.Policy); ok {
 			return c, nil
 		}
 		return Choice{}, r.why(ix, pl, &open)

@@ -89,10 +89,8 @@ func (t *target) status() PeerStatus {
 	if p == nil {
 		return s
 	}
-	for _, other := range t.r.targets {
-		if other.state == stateAlias && other.alias == p {
-			s.URLs = append(s.URLs, other.url)
-		}
+	for url := range p.aliases {
+		s.URLs = append(s.URLs, url)
 	}
 	slices.Sort(s.URLs[1:])
 	s.Outstanding = p.link.Outstanding()

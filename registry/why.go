@@ -82,10 +82,9 @@ func (c *catalog) lacks(k key) (Verdict, *offer) {
 // could most nearly have been picked gives the reason.
 func (r *Registry) why(ix *index, pl *Place, q *Query) *conduit.Error {
 	counts := map[Verdict]int{}
-	var one [1]member
 	var most int64
 	var starting *offer
-	for _, m := range ix.members(pl, &one) {
+	for _, m := range ix.members(pl) {
 		v, w := m.judge(q)
 		if v == Full && (counts[Full] == 0 || w.effective > most) {
 			most = w.effective

@@ -190,6 +190,24 @@ func (c *Conn) badData(what string) *conduit.Error {
 	}
 }
 
+//nolint:gochecknoglobals // constants, as bytes
+var jsonType, bytesType, protoType = []byte(conduit.ContentJSON), []byte(conduit.ContentBytes), []byte(conduit.ContentProto)
+
+// typeBytes is contentType's inverse. The result must not be written to.
+func typeBytes(s string) []byte {
+	switch s {
+	case "":
+		return nil
+	case conduit.ContentJSON:
+		return jsonType
+	case conduit.ContentBytes:
+		return bytesType
+	case conduit.ContentProto:
+		return protoType
+	}
+	return []byte(s)
+}
+
 // contentType interns the usual content types.
 func contentType(b []byte) string {
 	switch string(b) {

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/elemental-conduit/conduit/internal/frame"
@@ -72,22 +71,33 @@ func queueInvoke(in *frame.Invoke, keep bool) *queuedInvoke {
 	return q
 }
 
-// copyInvoke deep-copies src into dst and returns the pooled memory behind it.
-func copyInvoke(dst, src *frame.Invoke, payload bool) *[]byte {
+// headerBytes is the length of all that an Invoke refers to but its payload.
+func headerBytes(src *frame.Invoke) int {
 	n := len(src.Instance) + len(src.Deployment) + len(src.Element) + len(src.Service) + len(src.Method) +
 		len(src.ContentType) + len(src.Accept) + len(src.As.Session) + len(src.As.Name) + len(src.Caller.User) +
 		len(src.Caller.Peer) + len(src.TraceParent) + len(src.TraceState) + len(src.Data.ContentType)
-	if payload {
-		n += len(src.Data.Bytes)
-	}
 	for _, s := range src.Chain {
 		n += len(s)
 	}
 	for _, s := range src.Caller.Chain {
 		n += len(s)
 	}
+	return n
+}
+
+// copyInvoke deep-copies src into dst and returns the pooled memory behind it.
+func copyInvoke(dst, src *frame.Invoke, payload bool) *[]byte {
+	n := headerBytes(src)
+	if payload {
+		n += len(src.Data.Bytes)
+	}
 	mem := getBuf(n)
-	b := *mem
+	*mem = copyInto(dst, src, *mem, payload)
+	return mem
+}
+
+// copyInto deep-copies src into dst and b, which has room for it.
+func copyInto(dst, src *frame.Invoke, b []byte, payload bool) []byte {
 	take := func(s []byte) []byte {
 		if len(s) == 0 {
 			return nil
@@ -115,17 +125,12 @@ func copyInvoke(dst, src *frame.Invoke, payload bool) *[]byte {
 		callers = append(callers, take(s))
 	}
 	dst.Chain, dst.Caller.Chain = chain, callers
-	*mem = b
-	return mem
+	return b
 }
 
-// cloneInvoke returns a copy of an Invoke's header that lives as long as its
-// holder; the payload is left out.
-func cloneInvoke(src *frame.Invoke) *frame.Invoke {
-	dst := new(frame.Invoke)
-	mem := copyInvoke(dst, src, false)
-	dst.Data.Bytes, dst.HasData = nil, false
-	dst.Chain, dst.Caller.Chain = slices.Clip(dst.Chain), slices.Clip(dst.Caller.Chain)
-	_ = mem // never returned to its pool: the copy owns it
-	return dst
+// cloneInvoke copies an Invoke's header into memory of its own; the payload is
+// left out.
+func cloneInvoke(dst, src *frame.Invoke) {
+	copyInto(dst, src, make([]byte, 0, headerBytes(src)), false)
+	dst.Data, dst.HasData = frame.Data{}, false
 }

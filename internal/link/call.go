@@ -64,7 +64,6 @@ type callState struct {
 	fault *conduit.Error // it failed from this end, and the other is not done with it yet
 
 	server *ServerCall
-	ex     *exchange
 }
 
 // ref points at a call as long as it is the same call.

@@ -60,6 +60,8 @@ type Conn struct {
 	shut       bool          // the carrier is being closed: nothing is written any more
 	idleWriter chan struct{} // closed when no write is under way
 	scratch    frame.Invoke
+	strings    []byte        // behind the scratch
+	timers     []*time.Timer // lent to calls that wait
 
 	effects, spareEffects []effect
 

@@ -420,7 +420,7 @@ func TestFloods(t *testing.T) {
 		for i := range 5000 {
 			many = append(many, pingFrame(uint64(i), false))
 		}
-		for range 100 {
+		for range 20 {
 			r.send(many...)
 		}
 		acks := 0
@@ -449,9 +449,13 @@ func TestFloods(t *testing.T) {
 		// The raw end never reads: the Failures fill the link's credit and then wait.
 		var err error
 		n := 0
-		for id := uint64(1); err == nil && n < 100_000; id += 2 {
-			err = a.WriteMessage(packetOf(t, invokeFrame(id, "M", whole("x", true))))
-			n++
+		for id := uint64(1); err == nil && n < 100_000; {
+			var many frames
+			for range 25 {
+				many = append(many, invokeFrame(id, "M", whole("x", true)))
+				id, n = id+2, n+1
+			}
+			err = a.WriteMessage(packetOf(t, many...))
 			synctest.Wait()
 		}
 		<-c.Done()
@@ -658,7 +662,7 @@ func TestTinyPieces(t *testing.T) {
 			left := window
 			r.send(invokeFrame(1, "Sum", nil))
 			sum := 0
-			for message := range 5 {
+			for message := range 3 {
 				for i := 0; i < total; {
 					n := 1
 					if message%2 == 1 {

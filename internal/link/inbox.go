@@ -29,10 +29,9 @@ type inboxItem struct {
 	reserved int64
 }
 
-func newInbox() *inbox {
-	b := &inbox{wake: make(chan struct{}, 1)}
+func (b *inbox) init() {
+	b.wake = make(chan struct{}, 1)
 	b.q = b.first[:0]
-	return b
 }
 
 // put adds a message; it reports false when the call has ended here.
@@ -78,6 +77,30 @@ func (b *inbox) drain(err *conduit.Error) (reserved int64) {
 	return reserved
 }
 
+// takeTimer lends a timer that fires once after d.
+func (c *Conn) takeTimer(d time.Duration) *time.Timer {
+	c.mu.Lock()
+	n := len(c.timers)
+	if n == 0 {
+		c.mu.Unlock()
+		return time.NewTimer(d)
+	}
+	t := c.timers[n-1]
+	c.timers = c.timers[:n-1]
+	c.mu.Unlock()
+	t.Reset(d)
+	return t
+}
+
+func (c *Conn) giveTimer(t *time.Timer) {
+	t.Stop() // nothing is received from it any more, so it can be set again
+	c.mu.Lock()
+	if len(c.timers) < maxFree {
+		c.timers = append(c.timers, t)
+	}
+	c.mu.Unlock()
+}
+
 func (b *inbox) signal() {
 	select {
 	case b.wake <- struct{}{}:
@@ -109,8 +132,8 @@ func (b *inbox) poll() (it inboxItem, ok, done bool, err error) {
 
 // take waits for the next message, the end, ctx, or the deadline (zero = none).
 // When ctx or the deadline is over first, expire is called and must end the
-// inbox; without expire, the inbox stays as it is.
-func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*conduit.Error)) (inboxItem, error) {
+// inbox; without expire, the inbox stays as it is. c lends the timer.
+func (b *inbox) take(ctx context.Context, c *Conn, deadline time.Time, expire func(*conduit.Error)) (inboxItem, error) {
 	var timer <-chan time.Time
 	for {
 		it, ok, done, err := b.poll()
@@ -121,8 +144,8 @@ func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*condu
 			return it, err
 		}
 		if timer == nil && !deadline.IsZero() {
-			t := time.NewTimer(time.Until(deadline))
-			defer t.Stop()
+			t := c.takeTimer(time.Until(deadline))
+			defer c.giveTimer(t)
 			timer = t.C
 		}
 		select {
@@ -133,7 +156,7 @@ func (b *inbox) take(ctx context.Context, deadline time.Time, expire func(*condu
 			}
 			expire(conduit.FromContext(ctx, conduit.OutcomeUnknown))
 		case <-timer:
-			expire(&conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed"})
+			expire(deadlinePassed)
 		}
 	}
 }

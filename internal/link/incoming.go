@@ -65,8 +65,8 @@ type ServerCall struct {
 	c      *Conn
 	r      ref
 	id     uint64
-	invoke *frame.Invoke
-	in     *inbox
+	invoke frame.Invoke
+	in     inbox
 	cancel context.CancelCauseFunc
 	sent   atomic.Bool
 	sendCh chan struct{}
@@ -78,15 +78,15 @@ type ServerCall struct {
 func (in *Incoming) Serve(fn ServeFunc) {
 	c := in.conn
 	in.decided = true
-	s := &ServerCall{c: c, r: in.ref, id: in.id, in: newInbox(), invoke: cloneInvoke(in.Invoke)}
+	s := &ServerCall{c: c, r: in.ref, id: in.id}
+	s.in.init()
+	cloneInvoke(&s.invoke, in.Invoke)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel
 	stop := func() {}
 	if !in.deadline.IsZero() {
 		var free context.CancelFunc
-		ctx, free = context.WithDeadlineCause(ctx, in.deadline, &conduit.Error{
-			Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed",
-		})
+		ctx, free = context.WithDeadlineCause(ctx, in.deadline, deadlinePassed)
 		stop = free
 	}
 	d := in.Invoke.Data
@@ -98,12 +98,12 @@ func (in *Incoming) Serve(fn ServeFunc) {
 		cancel(nil)
 		return
 	}
-	k.server, k.in = s, s.in
+	k.server, k.in = s, &s.in
 	if k.cancelled {
 		cancel(k.cause)
 	}
 	if in.Invoke.HasData {
-		if fault := c.assemble(in.ref, k, s.in, &k.open, &d); fault != nil {
+		if fault := c.assemble(in.ref, k, &s.in, &k.open, &d); fault != nil {
 			if k = in.ref.get(); k != nil {
 				fault.Outcome = conduit.Refused
 				c.faulted(k, fault)
@@ -135,7 +135,7 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 	if err != nil {
 		body = encodeFailure(s.failure(err, cause))
 	}
-	s.in.end(conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonWrongShape, conduit.Executed, "the handler has returned"))
+	s.in.end(nil)
 	c.mu.Lock()
 	k := s.r.get()
 	if k != nil { // what still comes up is dropped
@@ -154,7 +154,7 @@ func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
 		d := frame.Data{Last: true}
 		if s.hasRep {
 			d.Part, d.Bytes, d.Total, d.HasTotal = s.reply.Part, s.reply.Data, uint64(len(s.reply.Data)), true
-			d.ContentType = []byte(s.reply.ContentType)
+			d.ContentType = typeBytes(s.reply.ContentType)
 		}
 		if !k.sendEnded {
 			c.sendData(k, &d, false, ref{}, nil)
@@ -205,18 +205,18 @@ func (s *ServerCall) ID() uint64 { return s.id }
 func (s *ServerCall) Conn() *Conn { return s.c }
 
 // Invoke returns the call's header. It must not be changed.
-func (s *ServerCall) Invoke() *frame.Invoke { return s.invoke }
+func (s *ServerCall) Invoke() *frame.Invoke { return &s.invoke }
 
 // Recv returns the next message of the request, then io.EOF, or why there will
 // be none.
 func (s *ServerCall) Recv(ctx context.Context) (conduit.Message, error) {
-	it, err := s.in.take(ctx, time.Time{}, nil)
+	it, err := s.in.take(ctx, nil, time.Time{}, nil)
 	if err != nil {
 		return conduit.Message{}, err
 	}
 	s.c.taken(s.r, it)
 	if it.msg.ContentType == "" {
-		it.msg.ContentType = string(s.invoke.ContentType)
+		it.msg.ContentType = contentType(s.invoke.ContentType)
 	}
 	return it.msg, nil
 }
@@ -231,7 +231,7 @@ func (s *ServerCall) Send(ctx context.Context, m conduit.Message) error {
 		return err
 	}
 	s.sent.Store(true)
-	d := frame.Data{Part: m.Part, ContentType: []byte(m.ContentType), Bytes: m.Data, Total: uint64(len(m.Data)), HasTotal: true}
+	d := frame.Data{Part: m.Part, ContentType: typeBytes(m.ContentType), Bytes: m.Data, Total: uint64(len(m.Data)), HasTotal: true}
 	return s.c.sendAndWait(ctx, s.r, &d, &s.sendCh)
 }
 

@@ -41,20 +41,20 @@ func (r *Route) Address() address.Address { return r.addr }
 type exchange struct {
 	c        *Conn
 	r        ref
-	in       *inbox
+	in       inbox
 	route    *Route
 	method   string
 	deadline time.Time   // of the call; zero = none
 	stop     func() bool // of the context's AfterFunc
 	sendOver atomic.Bool
 	sendCh   chan struct{}
-	ctype    []byte
 }
 
 // Invoke starts a call of a method at a route. It does not wait: before the
 // other end's Hello the call is queued.
 func (c *Conn) Invoke(ctx context.Context, r *Route, in *conduit.Invocation) conduit.Exchange {
-	x := &exchange{c: c, route: r, method: in.Method, in: newInbox(), ctype: []byte(in.ContentType)}
+	x := &exchange{c: c, route: r, method: in.Method}
+	x.in.init()
 	if err := ctx.Err(); err != nil {
 		return x.dead(conduit.FromContext(ctx, conduit.NotSent))
 	}
@@ -132,33 +132,40 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 		}
 	}
 	k := c.newOutgoing(window, in.Background)
-	k.in, k.ex = x.in, x
+	k.in = &x.in
 	if timed {
 		k.deadline = deadline
 	}
 	x.r = k.ref()
 
-	f := &c.scratch
+	// The strings become bytes in a scratch of the link's: what is kept of them is
+	// copied before the lock is released.
+	f, s := &c.scratch, c.strings[:0]
+	put := func(v string) []byte {
+		if v == "" {
+			return nil
+		}
+		at := len(s)
+		s = append(s, v...)
+		return s[at:len(s):len(s)]
+	}
 	chain := f.Chain[:0]
 	*f = frame.Invoke{
 		Instance: x.route.instance, Deployment: x.route.deployment, Element: x.route.element, Service: x.route.service,
-		Method: []byte(in.Method), Ordinal: x.route.ordinal, HasOrdinal: x.route.hasOrdinal,
-		ContentType: x.ctype, Units: in.Units, ReplyCredit: uint32(window), Attempt: in.Attempt, Background: in.Background,
+		Method: put(in.Method), Ordinal: x.route.ordinal, HasOrdinal: x.route.hasOrdinal,
+		ContentType: put(in.ContentType), Accept: put(in.Accept), Units: in.Units, ReplyCredit: uint32(window), Attempt: in.Attempt, Background: in.Background,
 		Parent: in.Parent,
 	}
-	if in.Accept != "" {
-		f.Accept = []byte(in.Accept)
-	}
-	for _, s := range in.Chain {
-		chain = append(chain, []byte(s))
+	for _, v := range in.Chain {
+		chain = append(chain, put(v))
 	}
 	f.Chain = chain
 	if in.TraceParent != "" {
-		f.TraceParent, f.TraceState = []byte(in.TraceParent), []byte(in.TraceState)
+		f.TraceParent, f.TraceState = put(in.TraceParent), put(in.TraceState)
 	}
 	if in.As.Kind != conduit.AsUnset {
 		f.HasAs = true
-		f.As = frame.AsWhom{Kind: frame.AsKind(in.As.Kind), Session: []byte(in.As.Session), Name: []byte(in.As.Name), Level: uint8(in.As.Level)}
+		f.As = frame.AsWhom{Kind: frame.AsKind(in.As.Kind), Session: put(in.As.Session), Name: put(in.As.Name), Level: uint8(in.As.Level)}
 	}
 	if in.HasRequest || in.Last {
 		f.HasData = true
@@ -172,6 +179,8 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 	}
 	k.sendEnded = in.Last
 	c.sendInvoke(k, f, false)
+	clear(s) // a secret may be among them
+	c.strings = s[:0]
 	return nil
 }
 
@@ -250,7 +259,7 @@ func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 	if at, ok := ctx.Deadline(); ok && !at.After(deadline) {
 		deadline = time.Time{} // ctx will tell
 	}
-	it, err := x.in.take(ctx, deadline, x.expire)
+	it, err := x.in.take(ctx, x.c, deadline, x.expire)
 	if err != nil {
 		if x.stop != nil {
 			x.stop()

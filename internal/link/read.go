@@ -179,6 +179,10 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	}
 	in := &f.Invoke
 	c.mu.Lock()
+	if c.err != nil { // it ended within this packet: nobody would end this call
+		c.unlock()
+		return errStop
+	}
 	c.owedForLink(f.Size)
 	if f.Call <= c.lastID || f.Call == 0 {
 		last := c.lastID

@@ -231,7 +231,7 @@ func TestUploadEndsWhenTheElementRefuses(t *testing.T) {
 		}
 	}
 	_, err := conduit.Upload[struct{}](ctx, c.Service(serviceName), "Missing", forever)
-	wantError(t, err, conduit.Unimplemented, conduit.ReasonMethodNotFound, conduit.Refused)
+	wantError(t, err, conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused)
 }
 
 func TestChat(t *testing.T) {

@@ -1,0 +1,105 @@
+package link
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// FuzzPackets feeds arbitrary bytes, cut into packets, to a Conn in each role and
+// to both sides of a splice. Whatever they are, nothing panics, hangs, or leaves
+// memory held when the links are closed.
+func FuzzPackets(f *testing.F) {
+	hello := packetOf(f, helloFrame(&conduitv1.Hello{}))
+	add := func(frames ...*conduitv1.Frame) {
+		for role := range byte(3) {
+			f.Add(role, uint16(len(hello)), append(append([]byte{}, hello...), packetOf(f, frames...)...))
+		}
+	}
+	add(invokeFrame(1, "Echo", whole("x", true)), dataFrame(1, whole("y", true)))
+	add(invokeFrame(1, "Sum", piece(100_000, "x")), dataFrame(1, &conduitv1.Data{Bytes: []byte("yz"), More: true}), cancelFrame(1, "why"))
+	add(invokeFrame(1, "Wait", nil), creditFrame(1, 1<<40), creditFrame(0, 7), pingFrame(3, false), pingFrame(1, true))
+	add(dataFrame(1, whole("reply", false)), dataFrame(1, piece(5, "re")), failureFrame(1, &conduitv1.Failure{Code: 5, Reason: "no"}))
+	add(goAwayFrame(&conduitv1.GoAway{LastCall: 1, Reason: "draining"}), unknownFrame(1), dataFrame(3, whole("x", true)))
+	add(invokeFrame(2, "Echo", whole("from a plugin", true)), invokeFrame(4, "Chat", nil), dataFrame(4, piece(70_000, "x")))
+	f.Fuzz(func(t *testing.T, role byte, cut uint16, raw []byte) {
+		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, hello, role, cut, raw) })
+	})
+}
+
+func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) {
+	mem := NewMemory(1 << 20)
+	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0}
+	o.Hello.MaxCalls = 8
+	var conns []*driven
+	start := func(o Options) *driven {
+		d := &driven{carrier: &discard{over: make(chan struct{})}}
+		d.Conn = New(d.carrier, o)
+		conns = append(conns, d)
+		return d
+	}
+	var d *driven
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	switch role % 4 {
+	case 0: // the acceptor
+		d = start(o)
+	case 1: // a dialer with calls under way
+		o.Dialer = true
+		d = start(o)
+	case 2: // the caller's side of a splice
+		back := start(Options{Dialer: true, Duplex: true, Memory: mem})
+		if back.takePacket(&back.p, &back.f, hello) != nil {
+			t.Fatal("no Hello")
+		}
+		o.Handler = handlerFunc(func(in *Incoming) {
+			out := *in.Invoke
+			in.Splice(back.Conn, &out, new(countingOwner), 1)
+		})
+		d = start(o)
+	case 3: // the plugin's side
+		back := Options{Dialer: true, Duplex: true, Memory: mem}
+		d = start(back)
+		front := start(Options{Memory: mem, Handler: handlerFunc(func(in *Incoming) {
+			out := *in.Invoke
+			in.Splice(d.Conn, &out, new(countingOwner), 1)
+		})})
+		if front.takePacket(&front.p, &front.f, hello) != nil {
+			t.Fatal("no Hello")
+		}
+		if front.takePacket(&front.p, &front.f, packetOf(t, invokeFrame(1, "Sum", nil), invokeFrame(3, "Echo", whole("x", true)))) != nil {
+			t.Fatal("no call")
+		}
+	}
+	if role%4 == 1 {
+		for range 2 {
+			x := d.Invoke(ctx, testRoute, &conduit.Invocation{Method: "M", Request: []byte("x"), HasRequest: true, Streaming: true})
+			defer x.Cancel(nil)
+		}
+	}
+	for packets := 0; len(raw) > 0 && packets < 20; packets++ {
+		n := min(int(cut)+1, len(raw))
+		if packets > 0 {
+			n = len(raw)
+		} else if n > 1 {
+			n-- // so that a seed's Hello is a packet of its own
+		}
+		if d.takePacket(&d.p, &d.f, raw[:n]) != nil {
+			break
+		}
+		raw = raw[n:]
+	}
+	d.CancelIncoming(&conduit.Error{Code: conduit.Canceled, Reason: conduit.ReasonCanceled})
+	for _, c := range conns {
+		c.Close(CloseDone, "")
+	}
+	for _, c := range conns {
+		checkOver(t, "link", c.Conn)
+	}
+	synctest.Wait() // handlers that were cancelled give back what they hold
+	checkMemory(t, "link", mem)
+}
