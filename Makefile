@@ -36,7 +36,7 @@ BENCHMARKS_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench lint fmt check-fmt check-mod generate check-generate cover clean ci
+.PHONY: help demo build test race fuzz bench bench-pick lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -52,6 +52,7 @@ build: ## Build bin/conduit-host and bin/echo
 
 test: ## Run all tests (TESTFLAGS='-run Name -v' for some)
 	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKGS)
+	cd benchmarks && $(GO) test -timeout $(TEST_TIMEOUT) ./...
 
 race: ## Run the tests under the race detector (RACE_PKGS)
 	CGO_ENABLED=1 $(GO) test -race -timeout $(RACE_TIMEOUT) $(TESTFLAGS) $(RACE_PKGS)
@@ -66,9 +67,13 @@ bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
 		cd benchmarks && $(GO) run . $(BENCHMARKS_ARGS); \
 	fi
 
+bench-pick: ## Measure the choice among 10 to 10,000 peers
+	$(GO) test -run '^$$' -bench Pick $(BENCHFLAGS) ./registry
+
 lint: $(GOLANGCI) ## Report what the linters find
 	$(GO) vet ./...
 	$(GOLANGCI) run ./...
+	cd benchmarks && $(GO) vet ./... && $(GOLANGCI) run --config ../.golangci.yml ./...
 
 fmt: $(GOLANGCI) ## Format the Go files and group their imports
 	$(GOLANGCI) fmt ./...
@@ -80,6 +85,10 @@ check-fmt: ## Fail if a Go file is not formatted
 check-mod: ## Fail if go.mod is not tidy or a module is not what go.sum says
 	$(GO) mod verify
 	$(GO) mod tidy -diff
+
+check-cross: ## Build what authors and clients import for other systems
+	GOOS=darwin GOARCH=arm64 $(GO) build ./...
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 generate: $(TOOLS)/protoc-gen-go ## Write the code of proto/ anew
 	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh

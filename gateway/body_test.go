@@ -16,6 +16,7 @@ import (
 
 // capture is a gateway that keeps what was invoked.
 func capture(t *testing.T, o Options, in *conduit.Invocation) *Gateway {
+	t.Helper()
 	o.Locate = func(string) conduit.Invoker {
 		return invokerFunc(func(i *conduit.Invocation) []any { *in = *i; return []any{`"ok"`} })
 	}
@@ -152,14 +153,15 @@ func TestBigBodyOverAServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantProblem(t, res, http.StatusRequestEntityTooLarge, conduit.ReasonPayloadTooLarge)
+	defer res.Body.Close()
+	wantProblem(t, answer{res}, http.StatusRequestEntityTooLarge, conduit.ReasonPayloadTooLarge)
 }
 
 func TestMemoryOfBodiesIsBounded(t *testing.T) {
 	s := newScript()
 	g := newGateway(t, Options{Locate: s.locate, Memory: 300_000})
 	body := strings.Repeat("x", 100_000)
-	answers := make(chan *http.Response, 2)
+	answers := make(chan answer, 2)
 	for range 2 {
 		go func() { answers <- do(g, post(callPath, body, "Content-Type", conduit.ContentBytes)) }()
 	}
@@ -189,10 +191,7 @@ func TestSlowBody(t *testing.T) {
 			_, _ = io.WriteString(conn, "POST "+callPath+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 		}()
 		began := time.Now()
-		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := readAnswer(t, conn)
 		wantProblem(t, res, http.StatusRequestTimeout, conduit.ReasonDeadline)
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("it took %v", took)
@@ -213,10 +212,7 @@ func TestSlowBodyOfRefused(t *testing.T) {
 			_, _ = io.WriteString(conn, "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 		}()
 		began := time.Now()
-		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := readAnswer(t, conn)
 		wantProblem(t, res, http.StatusNotFound, reasonPath)
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)

@@ -60,7 +60,9 @@ func TestAnswers(t *testing.T) {
 		{"an error after a line", "", "application/x-ndjson", []any{"1", failed}, 200, typeNDJSON, "1\n{\"error\":" + problem + "}\n"},
 		{"no events", "", "text/event-stream", nil, 200, typeEvents, "event: end\ndata: {\"results\":0}\n\n"},
 		{
-			"events", "", "text/event-stream", []any{"{\r\n\"a\":1}", part(1, "7"), msg(conduit.ContentBytes, "a")}, 200, typeEvents,
+			"events", "", "text/event-stream",
+			[]any{"{\r\n\"a\":1}", part(1, "7"), msg(conduit.ContentBytes, "a")},
+			200, typeEvents,
 			"id: 1\ndata: {\"a\":1}\n\nid: 2\nevent: part\ndata: {\"part\":1,\"value\":7}\n\nid: 3\ndata: \"YQ==\"\n\nevent: end\ndata: {\"results\":3}\n\n",
 		},
 		{"an error before events", "", "text/event-stream", []any{failed}, 404, typeProblem, problem + "\n"},
@@ -105,7 +107,7 @@ func TestStreamsArriveAsProduced(t *testing.T) {
 		typeEvents: {"id: 1\ndata: 1\n", "id: 2\ndata: 2\n", "id: 3\ndata: 3\n"},
 	} {
 		srv, s := live(t, Options{})
-		answer := make(chan *http.Response)
+		answer := make(chan answer)
 		go func() { answer <- send(t, srv, post(callPath, "", "Accept", accept)) }()
 		c := <-s.came
 		c.say(t, "1")
@@ -132,7 +134,7 @@ func TestStreamsArriveAsProduced(t *testing.T) {
 // longer.
 func TestJSONBecomesLines(t *testing.T) {
 	srv, s := live(t, Options{})
-	answer := make(chan *http.Response)
+	answer := make(chan answer)
 	go func() { answer <- send(t, srv, post(callPath, "")) }()
 	c := <-s.came
 	c.say(t, "1")
@@ -225,7 +227,7 @@ func TestDeadlines(t *testing.T) {
 			tt.o.KeepAlive = -1
 			g := newGateway(t, tt.o)
 			ctx, cancel := context.WithCancel(t.Context())
-			answer := make(chan *http.Response, 1)
+			answer := make(chan answer, 1)
 			began := time.Now()
 			go func() {
 				answer <- do(g, post(callPath, "", "Accept", tt.accept, headerTimeout, tt.header).WithContext(ctx))
@@ -258,10 +260,7 @@ func TestEventsAreKeptAlive(t *testing.T) {
 		}()
 		c := <-s.came
 		began := time.Now()
-		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := readAnswer(t, conn)
 		r := bufio.NewReader(res.Body)
 		comment := func(at time.Duration) {
 			t.Helper()
@@ -329,10 +328,7 @@ func TestClientThatReadsSlowly(t *testing.T) {
 		text := `"` + strings.Repeat("x", 20*piece) + `"`
 		go (<-s.came).say(t, text, io.EOF)
 		began := time.Now()
-		res, err := http.ReadResponse(bufio.NewReader(slowConn{conn}), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := readAnswer(t, slowConn{conn})
 		if got := bodyOf(t, res); got != text {
 			t.Errorf("got %d bytes", len(got))
 		}
@@ -353,7 +349,7 @@ func (c slowConn) Read(b []byte) (int, error) {
 func TestConcurrency(t *testing.T) {
 	s := newScript()
 	g := newGateway(t, Options{Locate: s.locate, Concurrency: 2})
-	answers := make(chan *http.Response, 2)
+	answers := make(chan answer, 2)
 	for range 2 {
 		go func() { answers <- do(g, post(callPath, "")) }()
 	}

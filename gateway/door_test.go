@@ -148,7 +148,7 @@ func TestTwoOrigins(t *testing.T) {
 func TestPreflight(t *testing.T) {
 	s := newScript()
 	g := newGateway(t, Options{Locate: s.locate, Origins: []string{"https://app.example"}})
-	ask := func(origin string) *http.Response {
+	ask := func(origin string) answer {
 		r := httptest.NewRequest(http.MethodOptions, callPath, nil)
 		r.Header.Set("Origin", origin)
 		r.Header.Set("Access-Control-Request-Method", "POST")

@@ -169,24 +169,37 @@ func post(path, body string, headers ...string) *http.Request {
 	return r
 }
 
-func do(g *Gateway, r *http.Request) *http.Response {
+// answer is a response whose body the harness closes, or that has nothing to close.
+type answer struct{ *http.Response }
+
+func do(g *Gateway, r *http.Request) answer {
 	w := httptest.NewRecorder()
 	g.ServeHTTP(w, r)
-	return w.Result()
+	return answer{w.Result()}
 }
 
-func bodyOf(t *testing.T, res *http.Response) string {
+// readAnswer reads a response from a connection that the test closes.
+func readAnswer(t *testing.T, r io.Reader) answer {
+	t.Helper()
+	res, err := http.ReadResponse(bufio.NewReader(r), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	return answer{res}
+}
+
+func bodyOf(t *testing.T, res answer) string {
 	t.Helper()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	res.Body.Close()
 	return string(b)
 }
 
 // wantProblem reads an answer as problem details and checks what all have.
-func wantProblem(t *testing.T, res *http.Response, status int, reason string) Problem {
+func wantProblem(t *testing.T, res answer, status int, reason string) Problem {
 	t.Helper()
 	body := bodyOf(t, res)
 	var p Problem
@@ -219,7 +232,7 @@ func live(t *testing.T, o Options) (*httptest.Server, *script) {
 }
 
 // send sends a request to a real server, and returns once its header has come.
-func send(t *testing.T, srv *httptest.Server, r *http.Request) *http.Response {
+func send(t *testing.T, srv *httptest.Server, r *http.Request) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, srv.URL+r.URL.String(), r.Body)
 	if err != nil {
@@ -231,7 +244,7 @@ func send(t *testing.T, srv *httptest.Server, r *http.Request) *http.Response {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { res.Body.Close() })
-	return res
+	return answer{res}
 }
 
 // pipeListener accepts connections in memory, which synctest understands.

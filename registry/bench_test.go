@@ -22,7 +22,7 @@ func crowd(tb testing.TB, n int, policy Policy) *Registry {
 		for _, d := range []string{"app", "other", "third"} {
 			info.Deployments = append(info.Deployments, deploymentOf(d, elementOf(d, "ready")))
 		}
-		p.meta.Store(newCatalog(info))
+		p.meta.Store(newCatalog(info, &r.shapes))
 		p.onStatus(&conduitv1.Status{Available: 1 << 50, Total: 1 << 50, Digest: []byte("1")})
 		peers = append(peers, p)
 	}

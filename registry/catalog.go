@@ -23,9 +23,17 @@ type Method struct {
 	Timeout time.Duration
 }
 
-func methodOf(m *conduitv1.MethodDescription) Method {
+// value returns what is known; the zero value for nil.
+func (m *Method) value() Method {
+	if m == nil {
+		return Method{}
+	}
+	return *m
+}
+
+func methodOf(m *conduitv1.MethodDescription) *Method {
 	s := m.GetShape()
-	return Method{
+	return &Method{
 		Known: true, Units: m.GetUnits(), Idempotent: m.GetIdempotent(), Level: conduit.Level(min(m.GetMinLevel(), 255)),
 		Streams: s == conduitv1.Shape_SHAPE_SERVER_STREAM || s == conduitv1.Shape_SHAPE_DUPLEX,
 		Uploads: s == conduitv1.Shape_SHAPE_CLIENT_STREAM || s == conduitv1.Shape_SHAPE_DUPLEX,
@@ -52,7 +60,7 @@ type offer struct {
 	deployment string // id as text
 	element    string
 	ordinal    int32 // by which the element is found; -1 = by its name alone
-	methods    map[string]Method
+	methods    map[string]*Method
 	// open: nothing is known of its methods, so any is tried.
 	open bool
 }
@@ -78,7 +86,7 @@ var (
 func serving(state string) bool { return state == "ready" || state == "degraded" }
 
 // newCatalog makes a catalog of an answer, which it keeps.
-func newCatalog(info *conduitv1.InstanceInfo) *catalog {
+func newCatalog(info *conduitv1.InstanceInfo, known *shapes) *catalog {
 	c := &catalog{
 		digest: string(info.GetDigest()), info: info, offers: map[key]*offer{}, deployments: map[address.DeploymentID]bool{},
 	}
@@ -96,7 +104,7 @@ func newCatalog(info *conduitv1.InstanceInfo) *catalog {
 			}
 			here[name] = append(here[name], n)
 			everywhere[name] = append(everywhere[name], n)
-			n.parse()
+			n.parse(known)
 			for service := range n.services {
 				firstServing(exports, service, n)
 				firstServing(services, service, n)
@@ -123,21 +131,17 @@ type entry struct {
 	*conduitv1.ElementInfo
 
 	deployment string
-	services   map[address.ServiceKey]map[string]Method
+	services   map[address.ServiceKey]map[string]*Method
 }
 
-func (n *entry) parse() {
-	n.services = map[address.ServiceKey]map[string]Method{}
+func (n *entry) parse(known *shapes) {
+	n.services = map[address.ServiceKey]map[string]*Method{}
 	for _, s := range n.GetServices() {
 		k, err := address.ParseServiceKey(s.GetName())
 		if err != nil {
 			continue // nobody can write an address of it
 		}
-		methods := make(map[string]Method, len(s.GetMethods()))
-		for _, m := range s.GetMethods() {
-			methods[m.GetName()] = methodOf(m)
-		}
-		n.services[k] = methods
+		n.services[k] = known.of(s)
 	}
 }
 

@@ -96,7 +96,7 @@ func (ix *index) explain(pl *Place, ms []member, q *Query, chosen *member) []Can
 			v = Chosen
 		}
 		c := m.p.candidate(v)
-		c.Units, c.Method = w.units, w.method
+		c.Units, c.Method = w.units, w.method.value()
 		switch v {
 		case Full:
 			c.Why = fmt.Sprintf("%d of %d units are effective, the call costs %d", c.Effective, c.Available, w.units)

@@ -94,7 +94,7 @@ func (r *Registry) Direct(pl *Place, q Query) (Choice, *conduit.Error) {
 	}
 	c := Choice{Peer: p, Units: q.Units, place: pl}
 	if o := p.meta.Load().at(pl.key); o != nil {
-		c.Method = o.methods[q.Method]
+		c.Method = o.methods[q.Method].value()
 		c.Units = max(c.Units, c.Method.Units)
 	}
 	p.picked.Add(uint64(c.Units))

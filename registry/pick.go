@@ -112,15 +112,15 @@ func pick(ms []member, pl *Place, q *Query, policy Policy) (Choice, bool) {
 		// If someone else picked it meanwhile, it may not be the best any more, or
 		// have no room: look again. That is somebody's progress each time.
 		if w.units == 0 || m.p.take(w.units, w.picked) {
-			return Choice{Peer: m.p, Units: w.units, Method: w.method, place: pl}, true
+			return Choice{Peer: m.p, Units: w.units, Method: w.method.value(), place: pl}, true
 		}
 	}
 }
 
 // weight is a member as a pick sees it.
 type weight struct {
-	units       uint32 // that the call costs there
-	method      Method
+	units       uint32  // that the call costs there
+	method      *Method // nil if it is not known
 	effective   int64
 	outstanding int
 	picked      uint64 // that effective was computed with
@@ -137,7 +137,7 @@ func (m *member) weigh(q *Query, w *weight) bool {
 			return false
 		}
 	}
-	w.units, w.method = q.Units, Method{}
+	w.units, w.method = q.Units, nil
 	if !m.o.open && q.Method != "" {
 		method, ok := m.o.methods[q.Method]
 		if !ok {
@@ -172,8 +172,12 @@ func choose(ms []member, q *Query, policy Policy) (m *member, w weight, ok bool)
 	var first, second *member
 	var wf, ws weight
 	if n > 2 {
-		for range tries {
-			m := &ms[rand.Uint64N(n)]
+		var bits uint64
+		for try := range tries {
+			if bits <<= 32; try%2 == 0 { // one number serves two draws
+				bits = rand.Uint64()
+			}
+			m := &ms[bits>>32*n>>32]
 			if m == first {
 				continue
 			}

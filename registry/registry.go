@@ -50,6 +50,7 @@ type Registry struct {
 	dirty   chan struct{} // something changed that the index, or a subscriber, is to see
 	settled chan struct{}
 	relief  relief
+	shapes  shapes
 
 	mu       sync.Mutex
 	running  bool

@@ -353,7 +353,7 @@ func (t *target) ask(ctx context.Context, p *Peer) error {
 	p.heard.Store(time.Now().UnixNano())
 	switch {
 	case !info.GetUnchanged():
-		had = newCatalog(info)
+		had = newCatalog(info, &t.r.shapes)
 	case had == nil:
 		return errors.New("it says that nothing has changed, and nothing was known")
 	case string(info.GetDigest()) != had.digest:

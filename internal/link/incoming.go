@@ -238,7 +238,7 @@ func (s *ServerCall) Send(ctx context.Context, m conduit.Message) error {
 // fits says why a message cannot travel.
 func (s *ServerCall) fits(m *conduit.Message) error {
 	if !utf8.ValidString(m.ContentType) || len(m.ContentType) > maxName {
-		return conduit.Errorf(conduit.Internal, conduit.ReasonBadContent, conduit.Executed, "the content type of a message is not UTF-8, or longer than 1 KiB")
+		return conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Executed, "the content type of a message is not UTF-8, or longer than 1 KiB")
 	}
 	// theirs is set before the first call comes, and not changed.
 	if int64(len(m.Data)) > s.c.theirs.MaxMessage {

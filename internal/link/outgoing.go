@@ -96,7 +96,7 @@ func checkHeader(r *Route, in *conduit.Invocation) *conduit.Error {
 		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadContent, conduit.NotSent,
 			"the call's method, content types, principal, chain or trace context is not UTF-8")
 	case n > maxHeader || len(in.Chain) > frame.MaxChain || len(in.ContentType) > maxName:
-		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.NotSent,
+		return conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.NotSent,
 			"the call's names and trace context take %d bytes and its chain %d elements; the most are %d and %d", n, len(in.Chain), maxHeader, frame.MaxChain)
 	}
 	return nil

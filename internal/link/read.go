@@ -212,7 +212,7 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	payload := int64(len(in.Data.Bytes))
 	switch {
 	case int64(f.Size)-payload > maxInvoke:
-		refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.Refused,
+		refusal = conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d", int64(f.Size)-payload, maxInvoke)
 	case c.inc > int(c.o.Hello.MaxCalls):
 		refusal = &conduit.Error{
@@ -222,12 +222,12 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	case in.HasData && in.Data.HasTotal && in.Data.Total > uint64(c.o.Hello.MaxMessage):
 		refusal = tooLarge(int64(min(in.Data.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.Refused, Options{Op: c.o.Op})
 	case in.ReplyCredit < dataCost+1:
-		refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "a reply credit of %d bytes is too small", in.ReplyCredit)
+		refusal = conduit.Errorf(conduit.Internal, conduit.ReasonProtocol, conduit.Refused, "a reply credit of %d bytes is too small", in.ReplyCredit)
 	case in.HasData:
 		k.recvLeft -= payload + dataCost
 		k.recvDone = in.Data.Last
 		if k.recvLeft < 0 {
-			refusal = conduit.Errorf(conduit.InvalidArgument, conduit.ReasonProtocol, conduit.Refused, "the Invoke's payload is above the call credit of %d bytes", c.o.Hello.CallCredit)
+			refusal = conduit.Errorf(conduit.Internal, conduit.ReasonProtocol, conduit.Refused, "the Invoke's payload is above the call credit of %d bytes", c.o.Hello.CallCredit)
 		}
 	}
 	switch {

@@ -59,7 +59,7 @@ func (c *Conn) Spliced(id uint64) (tag uint64, ok bool) {
 // the Invoke is in a packet; else its credit goes back when it is.
 func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {
 	if n := frame.InvokeSize(0, out) - len(out.Data.Bytes); n > maxInvoke || len(out.Chain) > frame.MaxChain {
-		return ref{}, false, conduit.Errorf(conduit.InvalidArgument, conduit.ReasonPayloadTooLarge, conduit.Refused,
+		return ref{}, false, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d, or %d elements in its chain", n, maxInvoke, len(out.Chain))
 	}
 	c.mu.Lock()
