@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -425,4 +426,35 @@ func TestForeignErrors(t *testing.T) {
 	if strings.Contains(fmt.Sprint(p), "secret") || p.Outcome != conduit.OutcomeUnknown || p.Address != "*://d/e/s.S" {
 		t.Errorf("%+v", p)
 	}
+}
+
+// TestHTTP2 is the same over TLS: a stream that arrives as produced, and a client
+// that leaves it.
+func TestHTTP2(t *testing.T) {
+	s := newScript()
+	srv := httptest.NewUnstartedServer(newGateway(t, Options{Locate: s.locate}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	answers := make(chan answer)
+	go func() {
+		answers <- send(t, srv, post(callPath, `{"body":1}`, "Accept", typeNDJSON).WithContext(ctx))
+	}()
+	c := <-s.came
+	c.say(t, "1")
+	res := <-answers
+	r := bufio.NewReader(res.Body)
+	for _, want := range []string{"1", "2"} {
+		if got := lineOf(t, r); got != want || res.ProtoMajor != 2 {
+			t.Fatalf("%s: got %q", res.Proto, got)
+		}
+		if want == "1" {
+			c.say(t, "2")
+		}
+	}
+	leave()
+	<-c.canceled
+	wantProblem(t, send(t, srv, post("/nothing", "{}")), http.StatusNotFound, reasonPath)
 }

@@ -15,5 +15,5 @@
 // transport, no registry and no host. Who calls is a func that it is given, too.
 //
 // To read it in the order in which a request meets it: gateway.go, door.go,
-// route.go, accept.go, body.go, call.go, reply.go, problem.go.
+// route.go, accept.go, body.go, call.go, events.go, reply.go, problem.go.
 package gateway

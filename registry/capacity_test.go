@@ -291,11 +291,11 @@ func TestOutstanding(t *testing.T) {
 		w := newWorld(t, Options{})
 		x, y := w.host("x", 10, "app"), w.host("y", 1000, "app")
 		w.list("x", "y")
-		y.link().outstanding = 1
+		y.link().busy(1)
 		check(t, "x is idle", w.picks(in("app"), Query{}), "x")
-		x.link().outstanding = 2
+		x.link().busy(2)
 		check(t, "y has less", w.picks(in("app"), Query{}), "y")
-		y.link().outstanding = 2
+		y.link().busy(2)
 		check(t, "a tie", w.picks(in("app"), Query{}), "x y")
 	})
 }
@@ -415,7 +415,7 @@ func TestChurn(t *testing.T) {
 					select {
 					case <-done:
 						return
-					case <-time.After(time.Millisecond):
+					case <-time.After(20 * time.Millisecond):
 						c, err := w.r.Pick(t.Context(), w.place(in("app")), Query{Method: "Call", Units: 1})
 						if err == nil {
 							_, _ = c.Invoke(t.Context(), &conduit.Invocation{}).Recv(t.Context())

@@ -134,7 +134,7 @@ func (ix *index) explain(pl *Place, ms []member, q *Query, chosen *member) []Can
 		all = append(all, CandidateInfo{Instance: o.id, Name: o.name, URL: o.url, Verdict: v, Why: o.reason})
 	}
 	slices.SortStableFunc(all, func(a, b CandidateInfo) int {
-		return cmp.Or(cmp.Compare(rank(a.Verdict), rank(b.Verdict)), cmp.Compare(b.Effective, a.Effective))
+		return cmp.Or(cmp.Compare(rank(a.Verdict), rank(b.Verdict)), cmp.Compare(b.Effective, a.Effective), cmp.Compare(a.URL, b.URL))
 	})
 	return all
 }

@@ -29,6 +29,7 @@ type world struct {
 	r      *Registry
 	static *discovery.Static
 	listed []string
+	start  func() // called by the first list
 	stop   func()
 
 	mu     sync.Mutex
@@ -69,8 +70,9 @@ func newWorld(t *testing.T, o Options) *world {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.r.Run(ctx) }()
+	w.start = sync.OnceFunc(func() { go func() { done <- w.r.Run(ctx) }() })
 	w.stop = sync.OnceFunc(func() {
+		w.start()
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
@@ -134,6 +136,7 @@ func (w *world) list(names ...string) {
 	if err := w.static.Reload(w.listed); err != nil {
 		w.t.Fatal(err)
 	}
+	w.start()
 	synctest.Wait()
 }
 
@@ -260,6 +263,12 @@ func (l *fakeLink) Outstanding() int {
 	return l.outstanding
 }
 
+func (l *fakeLink) busy(calls int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outstanding = calls
+}
+
 func (l *fakeLink) Done() <-chan struct{} { return l.done }
 
 func (l *fakeLink) Release() {
@@ -344,8 +353,12 @@ func (i *instance) kill() {
 }
 
 // again is the instance started anew, with the same id.
-func (i *instance) again() *instance {
-	n := &instance{w: i.w, id: i.id, epoch: i.epoch + 1, budget: budget.New(i.budget.Snapshot().Total), info: i.info}
+func (i *instance) again() *instance { return i.as(i.id) }
+
+// as is the instance started anew, with an id.
+func (i *instance) as(id address.InstanceID) *instance {
+	n := &instance{w: i.w, id: id, epoch: i.epoch + 1, budget: budget.New(i.budget.Snapshot().Total), info: proto.CloneOf(i.info)}
+	n.info.Instance = id.String()
 	i.w.put(url(i.info.GetName()), n)
 	return n
 }
