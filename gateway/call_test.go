@@ -432,7 +432,7 @@ func TestForeignErrors(t *testing.T) {
 // that leaves it.
 func TestHTTP2(t *testing.T) {
 	s := newScript()
-	srv := httptest.NewUnstartedServer(newGateway(t, Options{Locate: s.locate}))
+	srv := httptest.NewUnstartedServer(served(t, Options{Locate: s.locate}))
 	srv.EnableHTTP2 = true
 	srv.StartTLS()
 	t.Cleanup(srv.Close)

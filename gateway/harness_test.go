@@ -151,6 +151,20 @@ func newGateway(t *testing.T, o Options) *Gateway {
 	return g
 }
 
+// served is a gateway for a server, whose Close does not wait for handlers: the
+// test does, before it looks at what they left.
+func served(t *testing.T, o Options) http.Handler {
+	t.Helper()
+	g := newGateway(t, o)
+	var running sync.RWMutex
+	t.Cleanup(func() { running.Lock(); running.Unlock() }) //nolint:staticcheck // it waits for the readers
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		running.RLock()
+		defer running.RUnlock()
+		g.ServeHTTP(w, r)
+	})
+}
+
 const callPath = "/v1/call/d/e/s.S/Do"
 
 // post makes a request for a recorder; headers are name, value pairs.
@@ -226,7 +240,7 @@ func live(t *testing.T, o Options) (*httptest.Server, *script) {
 	t.Helper()
 	s := newScript()
 	o.Locate = s.locate
-	srv := httptest.NewServer(newGateway(t, o))
+	srv := httptest.NewServer(served(t, o))
 	t.Cleanup(srv.Close)
 	return srv, s
 }
@@ -279,10 +293,10 @@ func inMemory(t *testing.T, o Options) (*pipeListener, *script) {
 	s := newScript()
 	o.Locate = s.locate
 	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	srv := &http.Server{Handler: newGateway(t, o)}
-	served := make(chan struct{})
-	go func() { defer close(served); _ = srv.Serve(l) }()
-	t.Cleanup(func() { srv.Close(); <-served })
+	srv := &http.Server{Handler: served(t, o)}
+	over := make(chan struct{})
+	go func() { defer close(over); _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close(); <-over })
 	return l, s
 }
 

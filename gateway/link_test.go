@@ -75,7 +75,7 @@ func overLink(t *testing.T, o Options) (*httptest.Server, *element, *link.Conn) 
 	server := link.New(b, link.Options{Handler: e, Memory: link.NewMemory(0)})
 	conn := link.New(a, link.Options{Dialer: true, Memory: link.NewMemory(0), Peer: link.Peer{Name: testInstance}})
 	o.Locate = func(addr string) conduit.Invoker { return linked{conn, link.NewRoute(address.MustParse(addr))} }
-	srv := httptest.NewServer(newGateway(t, o))
+	srv := httptest.NewServer(served(t, o))
 	t.Cleanup(func() {
 		srv.Close()
 		conn.Close(link.CloseDone, "test over")

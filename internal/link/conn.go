@@ -46,6 +46,7 @@ type Conn struct {
 
 	// Writing.
 	writing    bool
+	yielding   bool   // somebody lets others run before it writes
 	wbuf       []byte // the next packet, as far as it is decided
 	spare      []byte
 	ctrl       []byte // control frames for the next packet
@@ -74,6 +75,7 @@ type Conn struct {
 	in      Incoming
 	touched []*Conn
 
+	crew    crew
 	closing sync.Once
 	readEnd chan struct{}
 }
@@ -94,7 +96,7 @@ func New(carrier Carrier, o Options) *Conn {
 	o = o.withDefaults()
 	c := &Conn{
 		carrier: carrier, o: o, memory: o.Memory, log: o.Log,
-		readyCh: make(chan struct{}), done: make(chan struct{}), readEnd: make(chan struct{}),
+		readyCh: make(chan struct{}), done: make(chan struct{}), readEnd: make(chan struct{}), crew: crew{jobs: make(chan served)},
 		calls: make(map[uint64]*call), nextID: 2,
 	}
 	if o.Dialer {

@@ -118,12 +118,26 @@ func (in *Incoming) Serve(fn ServeFunc) {
 		}
 	}
 	c.unlock()
-	go s.run(ctx, fn, stop)
+	c.serve(served{s: s, ctx: ctx, fn: fn, stop: stop})
 }
 
 // run runs the handler and ends the call with what it returned.
 func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
-	err := s.guard(ctx, fn)
+	var err error = errNoReturn
+	// Deferred, for a handler may end its goroutine (runtime.Goexit, as t.Fatal
+	// does): its caller hears of it all the same.
+	defer func() { s.finish(ctx, err, stop) }()
+	err = s.guard(ctx, fn)
+}
+
+//nolint:gochecknoglobals // a constant; the caller gets a copy
+var errNoReturn = &conduit.Error{
+	Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed,
+	Message: "the handler ended its goroutine without returning",
+}
+
+// finish ends the call with what its handler returned.
+func (s *ServerCall) finish(ctx context.Context, err error, stop func()) {
 	cause := context.Cause(ctx)
 	stop()
 	s.cancel(nil)

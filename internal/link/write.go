@@ -76,19 +76,23 @@ func (c *Conn) flush() {
 // way it lets them run first, so that their frames ride along.
 func (c *Conn) flushShared() {
 	c.mu.Lock()
-	busy := c.out+c.inc > 1
-	if c.writing || !c.hasWork() {
+	if c.writing || c.yielding || !c.hasWork() {
 		c.unlock()
 		return
 	}
-	if !busy {
-		c.writing = true
-		c.write(true)
-		return
+	if c.out+c.inc > 1 {
+		c.yielding = true
+		c.unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		c.yielding = false
+		if c.writing || !c.hasWork() {
+			c.unlock()
+			return
+		}
 	}
-	c.unlock()
-	runtime.Gosched()
-	c.flush()
+	c.writing = true
+	c.write(true)
 }
 
 // kick is flush for those who must not write themselves.
