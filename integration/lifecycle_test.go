@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -199,6 +200,16 @@ func TestStoppedPluginCostsOnlyItsOwnCalls(t *testing.T) {
 	if err := syscall.Kill(int(pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	i.until("all threads of the plugin to stop", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", int(pid)))
+		for _, name := range stats {
+			stat, err := os.ReadFile(name)
+			if _, state, ok := strings.Cut(string(stat), ") "); err != nil || !ok || state[0] != 'T' {
+				return false
+			}
+		}
+		return err == nil && len(stats) > 0
+	})
 	var wg sync.WaitGroup
 	for range 40 {
 		wg.Go(func() {

@@ -1,9 +1,11 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -256,6 +258,7 @@ func (r *Registry) publish() {
 			ix.others = append(ix.others, o)
 		}
 	}
+	slices.SortFunc(ix.others, func(a, b other) int { return cmp.Compare(a.url, b.url) })
 	events := r.events
 	r.events = nil
 	r.mu.Unlock()
@@ -313,5 +316,38 @@ func (r *Registry) early(ctx context.Context, pl *Place, q Query) (Choice, *cond
 		case <-ctx.Done():
 			return Choice{}, conduit.FromContext(ctx, conduit.NotSent)
 		}
+	}
+}
+
+// Await is Pick for a call that has nowhere else to go: while nobody can be picked
+// it waits for peers to come, for up to d. The error is the last pick's.
+func (r *Registry) Await(ctx context.Context, pl *Place, q Query, d time.Duration) (Choice, *conduit.Error) {
+	limit := time.NewTimer(d)
+	defer limit.Stop()
+	for {
+		ix := r.index.Load()
+		c, err := r.TryPick(pl, q)
+		if err == nil || r.stopped.Load() {
+			return c, err
+		}
+		select {
+		case <-ix.replaced:
+		case <-limit.C:
+			return c, err
+		case <-ctx.Done():
+			return c, err
+		}
+	}
+}
+
+// WaitSettled waits until the registry is settled, for no longer than first answers
+// may take, and within ctx: for those who want all peers that there are.
+func (r *Registry) WaitSettled(ctx context.Context) {
+	limit := time.NewTimer(r.o.DialTimeout + r.o.RefreshTimeout)
+	defer limit.Stop()
+	select {
+	case <-r.settled:
+	case <-limit.C:
+	case <-ctx.Done():
 	}
 }

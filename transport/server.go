@@ -62,6 +62,10 @@ type ServerOptions struct {
 	WriteTimeout time.Duration
 	// UserTimeout is TCP_USER_TIMEOUT on Linux; negative leaves it unset.
 	UserTimeout time.Duration
+	// SocketPeer is who is at the other end of the links of ServeSocket.
+	SocketPeer link.Peer
+	// SocketToken is what they must say in their Hello. It is a secret.
+	SocketToken []byte
 	// Link is the template of each link's options: its Dialer, Handler and Peer
 	// are set anew.
 	Link link.Options
@@ -85,7 +89,7 @@ type Server struct {
 	// drained: there is no counter to add to after the wait.
 	state     serverState
 	upgrading int
-	links     map[*link.Conn]bool // true = anonymous
+	links     map[*link.Conn]opened
 	anonymous int                 // links and upgrades
 	changed   chan struct{}       // closed and made anew when a link or an upgrade ends
 }
@@ -116,7 +120,7 @@ func NewServer(o ServerOptions) *Server {
 	}
 	s := &Server{
 		o: o, log: o.Log,
-		links:   make(map[*link.Conn]bool),
+		links:   make(map[*link.Conn]opened),
 		changed: make(chan struct{}),
 	}
 	s.upgrader = websocket.Upgrader{
@@ -203,7 +207,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 		s.log.DebugContext(r.Context(), "TCP options not set", "remote", r.RemoteAddr, "error", err)
 	}
 	established = true
-	s.establish(newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout), peer, anonymous)
+	s.establish(newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout), opened{peer: peer, remote: r.RemoteAddr, anonymous: anonymous}, "")
 	return nil
 }
 
@@ -258,15 +262,19 @@ func (s *Server) abandoned(anonymous bool) {
 	s.notify()
 }
 
-// establish makes a link over the carrier, in place of the upgrade.
-func (s *Server) establish(c link.Carrier, peer link.Peer, anonymous bool) {
+// establish makes a link over the carrier, in place of the upgrade. With a
+// reason to refuse, the link is told that and ends.
+func (s *Server) establish(c link.Carrier, who opened, refusal string) {
 	o := s.o.Link
 	o.Dialer, o.Duplex = false, false
-	o.Handler, o.Peer = s.o.Handler, peer
+	o.Handler, o.Peer = s.o.Handler, who.peer
+	if who.check != nil {
+		o.Check = who.check
+	}
 	if o.Log == nil {
 		o.Log = s.log
 	}
-	if anonymous && (o.Hello.MaxCalls == 0 || o.Hello.MaxCalls > anonymousCalls) {
+	if who.anonymous && (o.Hello.MaxCalls == 0 || o.Hello.MaxCalls > anonymousCalls) {
 		o.Hello.MaxCalls = anonymousCalls
 	}
 	template := o.OnClose
@@ -282,21 +290,23 @@ func (s *Server) establish(c link.Carrier, peer link.Peer, anonymous bool) {
 	// OnClose, on another goroutine, waits for it.
 	l = link.New(c, o)
 	s.upgrading--
-	s.links[l] = anonymous
-	state := s.state
+	s.links[l] = who
+	if refusal == "" && s.state != serving {
+		refusal = conduit.ReasonDraining // Drain and Close took the links that there were: this one came too late
+	}
 	s.mu.Unlock()
 
-	if state != serving { // Drain and Close took the links that there were: this one came too late
-		l.GoAway(conduit.ReasonDraining, drainRetryAfter)
-		l.Close(link.CloseGoingAway, conduit.ReasonDraining)
+	if refusal != "" {
+		l.GoAway(refusal, drainRetryAfter)
+		l.Close(link.CloseGoingAway, refusal)
 	}
-	s.log.Debug("link opened", "peer", peer.Name, "user", peer.User, "level", peer.Level.String())
+	s.log.Debug("link opened", "peer", who.peer.Name, "user", who.peer.User, "level", who.peer.Level.String())
 }
 
 // gone counts a link out that has ended; it reads which under the lock.
 func (s *Server) gone(l **link.Conn, err error) {
 	s.mu.Lock()
-	if s.links[*l] {
+	if s.links[*l].anonymous {
 		s.anonymous--
 	}
 	delete(s.links, *l)

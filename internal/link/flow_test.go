@@ -393,6 +393,7 @@ func TestLargeMessagesTakeTurns(t *testing.T) {
 			t.Fatalf("at the end %d", n)
 		}
 		r.send(cancelFrame(7, ""))
+		r.take()
 		first(9, 3_000_000) // more than there is at all: alone, it fits
 		if n := granted(9, r.take()); n < 3_000_000 {
 			t.Fatalf("alone, the largest was granted %d", n)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -85,9 +84,6 @@ func echoHandler(in *Incoming) {
 		case "Wait":
 			<-ctx.Done()
 			return context.Cause(ctx)
-		case "Goexit":
-			runtime.Goexit()
-			return nil
 		case "Panic":
 			panic("as asked")
 		case "Fail":
@@ -252,10 +248,9 @@ func TestUploadAndDuplex(t *testing.T) {
 func TestErrors(t *testing.T) {
 	c, _ := pair(t, Options{}, Options{})
 	for method, want := range map[string]conduit.Error{
-		"Fail":   {Code: conduit.NotFound, Reason: "no_such_thing", Outcome: conduit.Executed},
-		"Goexit": {Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed},
-		"Panic":  {Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed},
-		"Other":  {Code: conduit.Unimplemented, Reason: conduit.ReasonMethodNotFound, Outcome: conduit.Refused},
+		"Fail":  {Code: conduit.NotFound, Reason: "no_such_thing", Outcome: conduit.Executed},
+		"Panic": {Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed},
+		"Other": {Code: conduit.Unimplemented, Reason: conduit.ReasonMethodNotFound, Outcome: conduit.Refused},
 	} {
 		_, err := unary(testCtx(t), c, method, nil)
 		var e *conduit.Error

@@ -14,8 +14,9 @@ import (
 // rawEnd is the other end of a link, played by a test: what it sends is written
 // by hand, and what it gets is read by the generated code.
 type rawEnd struct {
-	t testing.TB
-	c Carrier
+	t   testing.TB
+	c   Carrier
+	max int // of a packet that it takes
 
 	mu     sync.Mutex
 	frames []*conduitv1.Frame
@@ -27,7 +28,10 @@ type rawEnd struct {
 func rawLink(t testing.TB, o Options, hello *conduitv1.Hello) (*Conn, *rawEnd) {
 	t.Helper()
 	a, b := Pipe(4096)
-	r := &rawEnd{t: t, c: a}
+	r := &rawEnd{t: t, c: a, max: DefaultMaxPacket}
+	if hello.GetMaxPacket() != 0 {
+		r.max = int(hello.GetMaxPacket())
+	}
 	if o.Handler == nil {
 		o.Handler = handlerFunc(echoHandler)
 	}
@@ -62,7 +66,7 @@ func (r *rawEnd) read() {
 	for {
 		p, err := r.c.ReadMessage()
 		var packet conduitv1.Packet
-		if err == nil && len(p) > DefaultMaxPacket {
+		if err == nil && len(p) > r.max {
 			r.t.Errorf("a packet of %d bytes", len(p))
 		}
 		if err == nil {

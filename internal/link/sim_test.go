@@ -199,7 +199,10 @@ func (s *sim) run() {
 			end.GoAway(conduit.ReasonDraining, time.Second)
 		})
 	}
+	over := make(chan struct{})
+	go s.watch(over)
 	wg.Wait()
+	close(over)
 	if s.quiet {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
@@ -236,6 +239,32 @@ func (s *sim) run() {
 		checkMemory(s.t, fmt.Sprintf("seed %d: memory %d", s.seed, i), m)
 	}
 	s.verdict()
+}
+
+// watch holds all calls to what they were promised, from time to time.
+func (s *sim) watch(over chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(3 * time.Millisecond):
+		}
+		for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+			if c == nil {
+				continue
+			}
+			c.mu.Lock()
+			for id, k := range c.calls {
+				if may := k.recvLeft + k.recvOwed; !k.recvDone && k.window > 0 && may > k.window+k.lent {
+					s.t.Errorf("seed %d: call %d may get %d bytes, and was promised %d and %d", s.seed, id, may, k.window, k.lent)
+				}
+			}
+			if c.linkCredit < 0 {
+				s.t.Errorf("seed %d: link credit of %d", s.seed, c.linkCredit)
+			}
+			c.mu.Unlock()
+		}
+	}
 }
 
 // verdict compares what callers were told with what ran.
