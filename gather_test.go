@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ type group struct {
 	err     error
 }
 
-func (g group) Members(context.Context) ([]conduit.Member, error) { return g.members, g.err }
+func (g *group) Members(context.Context) ([]conduit.Member, error) { return g.members, g.err }
 
 func (g *group) add(inv conduit.Invoker) {
 	id := fmt.Sprintf("i%03d", len(g.members))
@@ -56,10 +57,10 @@ func TestGather(t *testing.T) {
 		g.add(play(fail(conduit.NotSent)))
 		g.add(play(fail(conduit.Refused)))
 		g.add(play(io.EOF, result(`"no number"`)))
-		gathering := conduit.Gather[int](t.Context(), g, "Count", nil)
+		gathering := conduit.Gather[int](t.Context(), &g, "Count", nil)
 		var got []string
 		for r := range gathering.All() {
-			what := fmt.Sprint(r.Value)
+			what := strconv.Itoa(r.Value)
 			if r.Err != nil {
 				what = conduit.AsError(r.Err, 0).Outcome.String()
 				if r.Value != 0 {
@@ -93,14 +94,14 @@ func TestGatherCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g group
 		for i := range 5 {
-			g.add(later{play(io.EOF, result(fmt.Sprint(2*i)), part(1, "99"), result(fmt.Sprint(2*i+1))), time.Duration(5-i) * time.Second})
+			g.add(later{play(io.EOF, result(strconv.Itoa(2*i)), part(1, "99"), result(strconv.Itoa(2*i+1))), time.Duration(5-i) * time.Second})
 		}
-		got, err := conduit.Gather[int](t.Context(), g, "List", nil).Collect()
+		got, err := conduit.Gather[int](t.Context(), &g, "List", nil).Collect()
 		if err != nil || !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
 			t.Errorf("%v, %v", got, err)
 		}
 		g.add(play(fail(conduit.Executed)))
-		got, err = conduit.Gather[int](t.Context(), group{members: g.members[5:]}, "List", nil).Collect()
+		got, err = conduit.Gather[int](t.Context(), &group{members: g.members[5:]}, "List", nil).Collect()
 		if err == nil || len(got) != 0 {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -118,7 +119,7 @@ func TestGatherNothing(t *testing.T) {
 			g.add(later{s, time.Second})
 		}
 		began := time.Now()
-		gathering := conduit.Gather[struct{}](t.Context(), g, "Do", 1)
+		gathering := conduit.Gather[struct{}](t.Context(), &g, "Do", 1)
 		if _, err := gathering.Collect(); err != nil {
 			t.Error(err)
 		}
@@ -143,7 +144,7 @@ func TestGatherLeft(t *testing.T) {
 		for range 200 {
 			g.add(play(nil))
 		}
-		gathering := conduit.Gather[int](t.Context(), g, "Count", nil)
+		gathering := conduit.Gather[int](t.Context(), &g, "Count", nil)
 		for range gathering.All() {
 			break
 		}
@@ -160,7 +161,7 @@ func TestGatherLeft(t *testing.T) {
 
 func TestGatherNobody(t *testing.T) {
 	none := conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.NotSent, "nobody")
-	for _, g := range []conduit.Group{nil, group{err: none}} {
+	for _, g := range []conduit.Group{nil, &group{err: none}} {
 		gathering := conduit.Gather[int](t.Context(), g, "Count", nil)
 		n := 0
 		for r := range gathering.All() {
@@ -177,7 +178,7 @@ func TestGatherNobody(t *testing.T) {
 	}
 	var g group
 	g.add(play(io.EOF))
-	gathering := conduit.Gather[int](t.Context(), g, "Count", nil, conduit.OnPart(1, func(conduit.Message) {}))
+	gathering := conduit.Gather[int](t.Context(), &g, "Count", nil, conduit.OnPart(1, func(conduit.Message) {}))
 	if _, err := gathering.Collect(); err == nil {
 		t.Error("OnPart is taken")
 	}
@@ -191,7 +192,7 @@ func TestGatherDeadline(t *testing.T) {
 		for range 5 {
 			g.add(play(nil))
 		}
-		gathering := conduit.Gather[int](t.Context(), g, "Count", nil, conduit.WithTimeout(time.Second))
+		gathering := conduit.Gather[int](t.Context(), &g, "Count", nil, conduit.WithTimeout(time.Second))
 		late := 0
 		for r := range gathering.All() {
 			if r.Err != nil && conduit.AsError(r.Err, 0).Code == conduit.DeadlineExceeded {

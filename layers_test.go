@@ -83,11 +83,15 @@ var layers = map[string]layer{
 
 	// Who is there, who asks, and what room there is.
 	"budget": {
-		why:     "the units of an instance and the claims on them: counting, nothing else",
-		planned: true,
+		why:   "the units of an instance and the claims on them: counting, nothing else",
+		local: []string{"."},
 	},
 	"discovery": {
 		why: "which hosts exist: network addresses, not instances",
+	},
+	"discovery/discoverytest": {
+		why:   "what every source of discovery must do, as a test that each runs",
+		local: []string{"discovery"},
 	},
 	"auth": {
 		why:   "who is calling: users, sessions, levels; it speaks of principals, not of links",
@@ -106,16 +110,13 @@ var layers = map[string]layer{
 		planned: true,
 	},
 	"registry": {
-		why:     "which peers are alive, what they host and have room for; it dials through an interface of its own, so it does not know transport",
-		local:   []string{".", "address", "budget", "discovery", "internal/frame", "proto/conduit/v1"},
-		third:   []string{hclog, protobuf, sync, backoff},
-		planned: true,
+		why:   "which peers are alive, what they host and have room for; it dials through an interface of its own, so it does not know transport",
+		local: []string{".", "address", "discovery", "proto/conduit/v1"},
+		third: []string{protobuf, backoff}, // backoff: between dials
 	},
 	"locator": {
-		why:     "from an address to something callable: local, picked, rerouted or gathered",
-		local:   []string{".", "address", "registry", "internal/frame"},
-		third:   []string{sync},
-		planned: true,
+		why:   "from an address to something callable: local, picked, rerouted or gathered",
+		local: []string{".", "address", "registry"},
 	},
 
 	// Authors and clients.
@@ -144,6 +145,11 @@ var layers = map[string]layer{
 		why:   "the outward door over HTTP: it calls as any client does, through an Invoker that it is given, and sees no plugin",
 		local: []string{".", "address"},
 	},
+	"internal/builtin": {
+		why:   "what an instance answers of itself, from the interfaces that it is given",
+		local: []string{".", "address", "internal/frame", "internal/link", "proto/conduit/v1"},
+		third: []string{protobuf},
+	},
 	"internal/config": {
 		why:   "the table of configuration keys, and where each value came from; it knows names and types, not what they configure",
 		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/agnivade/levenshtein", "github.com/dustin/go-humanize"},
@@ -155,7 +161,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/config", "internal/frame", "internal/link", "internal/ops", "internal/pluginlink", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/ops", "internal/pluginlink", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

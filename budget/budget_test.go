@@ -306,6 +306,7 @@ func TestRandom(t *testing.T) {
 }
 
 func churn(t *testing.T, b *Budget, r *rand.Rand) {
+	t.Helper()
 	l := b.Ledger()
 	var reservations []*Reservation
 	var claims []*Claim

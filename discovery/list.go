@@ -51,8 +51,10 @@ func (s *Static) Run(ctx context.Context, publish func(Snapshot)) error {
 		s.mu.Lock()
 		current, changed := s.current, s.changed
 		s.mu.Unlock()
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil
+		default:
 		}
 		publish(current)
 		select {

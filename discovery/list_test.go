@@ -13,6 +13,7 @@ import (
 
 func TestStaticConforms(t *testing.T) {
 	discoverytest.Run(t, func(t *testing.T, peers ...string) discoverytest.Subject {
+		t.Helper()
 		s := static(t, peers...)
 		return discoverytest.Subject{Source: s, Set: reload(t, s)}
 	})
@@ -21,6 +22,7 @@ func TestStaticConforms(t *testing.T) {
 // Two sources that overlap conform as one does.
 func TestMergeConforms(t *testing.T) {
 	discoverytest.Run(t, func(t *testing.T, peers ...string) discoverytest.Subject {
+		t.Helper()
 		half := func(peers []string) (left, right []string) {
 			n := (len(peers) + 2) / 2
 			return peers[:min(n, len(peers))], peers[len(peers)/2:]
@@ -34,6 +36,7 @@ func TestMergeConforms(t *testing.T) {
 		}}
 	})
 	discoverytest.Run(t, func(t *testing.T, peers ...string) discoverytest.Subject {
+		t.Helper()
 		s := static(t, peers...)
 		return discoverytest.Subject{Source: discovery.Merge(s), Set: reload(t, s)}
 	})
@@ -49,6 +52,7 @@ func static(t *testing.T, peers ...string) *discovery.Static {
 }
 
 func reload(t *testing.T, s *discovery.Static) func(peers ...string) {
+	t.Helper()
 	return func(peers ...string) {
 		t.Helper()
 		if err := s.Reload(peers); err != nil {

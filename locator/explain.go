@@ -21,7 +21,7 @@ type Explanation struct {
 func (l *Locator) Explain(addr, method string, units uint32) (Explanation, *conduit.Error) {
 	a, err := address.Parse(addr)
 	if err != nil {
-		return Explanation{}, badAddress(err).(failing).err
+		return Explanation{}, badAddress(err)
 	}
 	t := l.Target(a)
 	var e Explanation

@@ -29,7 +29,7 @@ type group struct {
 // Members implements conduit.Group.
 func (g *group) Members(ctx context.Context) ([]conduit.Member, error) {
 	if g.err != nil {
-		return nil, badAddress(g.err).(failing).err
+		return nil, badAddress(g.err)
 	}
 	o := &g.l.o
 	var all []conduit.Member

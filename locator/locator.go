@@ -88,7 +88,7 @@ func New(o Options) *Locator {
 func (l *Locator) At(addr string) conduit.Invoker {
 	a, err := address.Parse(addr)
 	if err != nil {
-		return badAddress(err)
+		return failing{badAddress(err)}
 	}
 	return l.Target(a)
 }
@@ -113,14 +113,14 @@ func (l *Locator) Target(a address.Address) *Target {
 func (l *Locator) FindRemote(deployment, serviceKey string) conduit.Invoker {
 	key, err := address.ParseServiceKey(serviceKey)
 	if err != nil {
-		return badAddress(err)
+		return failing{badAddress(err)}
 	}
 	return &finder{l: l, deployment: deployment, service: key}
 }
 
-// badAddress is an Invoker of what cannot be addressed.
-func badAddress(err error) conduit.Invoker {
-	return failing{&conduit.Error{
+// badAddress is the error of what cannot be addressed.
+func badAddress(err error) *conduit.Error {
+	return &conduit.Error{
 		Code: conduit.InvalidArgument, Reason: conduit.ReasonBadAddress, Outcome: conduit.NotSent, Op: "locator.at", Message: err.Error(), Err: err,
-	}}
+	}
 }

@@ -145,7 +145,7 @@ func TestLinkLost(t *testing.T) {
 		w := newWorld(t, Options{})
 		a := w.add("a", 100)
 		w.start()
-		a.does(func(_ context.Context, in *conduit.Invocation) conduit.Exchange {
+		a.does(func(context.Context, *conduit.Invocation) conduit.Exchange {
 			a.kill()
 			return conduit.FailedExchange(refusal(conduit.ReasonPeerLost, conduit.NotSent, true))
 		})
@@ -156,7 +156,7 @@ func TestLinkLost(t *testing.T) {
 			t.Errorf("%+v", next.calls)
 		}
 		// And when there is none, that is soon known.
-		next.does(func(_ context.Context, in *conduit.Invocation) conduit.Exchange {
+		next.does(func(context.Context, *conduit.Invocation) conduit.Exchange {
 			next.kill()
 			return conduit.FailedExchange(refusal(conduit.ReasonPeerLost, conduit.NotSent, true))
 		})
@@ -172,7 +172,7 @@ func TestLinkLost(t *testing.T) {
 func TestDeadlineOfAllAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Options{CallTimeout: 10 * time.Second})
-		w.add("a", 100).does(func(ctx context.Context, _ *conduit.Invocation) conduit.Exchange {
+		w.add("a", 100).does(func(context.Context, *conduit.Invocation) conduit.Exchange {
 			return slow{answer(), 6 * time.Second, refusal(conduit.ReasonDraining, conduit.Refused, true)}
 		})
 		w.add("b", 50).does(func(context.Context, *conduit.Invocation) conduit.Exchange { return &answers{} })
@@ -193,7 +193,7 @@ type slow struct {
 	err *conduit.Error
 }
 
-func (s slow) Recv(ctx context.Context) (conduit.Message, error) {
+func (s slow) Recv(context.Context) (conduit.Message, error) {
 	time.Sleep(s.d)
 	return conduit.Message{}, s.err
 }

@@ -38,6 +38,7 @@ func (idleLink) Unsent() uint64   { return 0 }
 func (idleLink) Outstanding() int { return 0 }
 
 func benchmarkPick(b *testing.B, policy Policy, q Query) {
+	b.Helper()
 	for _, n := range []int{10, 100, 1000, 10_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			r := crowd(b, n, policy)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -357,11 +358,11 @@ func TestExplain(t *testing.T) {
 		if e.Err != nil || e.Chosen != x.id || e.Reason != "it is the only candidate" || len(e.Candidates) != 5 {
 			t.Fatalf("%+v", e)
 		}
-		var verdicts string
+		var verdicts []string
 		for _, c := range e.Candidates {
-			verdicts += c.Name + "=" + string(c.Verdict) + " "
+			verdicts = append(verdicts, c.Name+"="+string(c.Verdict))
 		}
-		check(t, "verdicts", verdicts, "x=chosen y=full =unreachable =self z=deployment_not_found ")
+		check(t, "verdicts", strings.Join(verdicts, " "), "x=chosen y=full =unreachable =self z=deployment_not_found")
 		if c := e.Candidates[1]; c.Effective != 1 || c.Units != 2 || c.Why == "" {
 			t.Errorf("%+v", c)
 		}

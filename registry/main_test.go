@@ -119,13 +119,6 @@ func (w *world) put(url string, i *instance) {
 	w.at[url] = i
 }
 
-// take makes a URL unreachable; links that there are live on.
-func (w *world) take(url string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.at, url)
-}
-
 // list says what discovery names, by the names of hosts.
 func (w *world) list(names ...string) {
 	w.t.Helper()

@@ -119,11 +119,10 @@ func pick(ms []member, pl *Place, q *Query, policy Policy) (Choice, bool) {
 
 // weight is a member as a pick sees it.
 type weight struct {
-	units       uint32  // that the call costs there
-	method      *Method // nil if it is not known
-	effective   int64
-	outstanding int
-	picked      uint64 // that effective was computed with
+	units     uint32  // that the call costs there
+	method    *Method // nil if it is not known
+	effective int64
+	picked    uint64 // that effective was computed with
 }
 
 // weigh reports whether a member is a candidate, and how good a one.
@@ -132,10 +131,8 @@ func (m *member) weigh(q *Query, w *weight) bool {
 	if !m.o.ready || p.off.Load() || p.draining.Load() || !p.link.Usable() {
 		return false
 	}
-	for i := range q.Tried {
-		if q.Tried[i] == p.id {
-			return false
-		}
+	if slices.Contains(q.Tried, p.id) {
+		return false
 	}
 	w.units, w.method = q.Units, nil
 	if !m.o.open && q.Method != "" {
@@ -259,6 +256,3 @@ func mostHeadroom(ms []member, q *Query) (best *member, w weight, ok bool) {
 	}
 	return best, w, best != nil
 }
-
-// tried reports whether an instance is among those not to be picked.
-func (q *Query) tried(id address.InstanceID) bool { return slices.Contains(q.Tried, id) }

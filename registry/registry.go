@@ -164,7 +164,7 @@ func (r *Registry) add(ctx context.Context, url string) {
 		defer cancel(nil)
 		t.run(ctx)
 	})
-	r.log.Info("peer discovered", "url", url)
+	r.log.InfoContext(ctx, "peer discovered", "url", url)
 }
 
 // errWithdrawn ends the dialling of a URL that discovery names no more.

@@ -26,7 +26,12 @@ type round struct {
 	progress chan struct{} // closed and made anew at each answer; guarded by relief.mu
 }
 
-func (f *relief) wait() { f.asks.Wait() }
+// wait returns when nobody asks any more; the registry has stopped.
+func (f *relief) wait() {
+	f.mu.Lock()   // who saw that it had not stopped has begun by then
+	f.mu.Unlock() //nolint:staticcheck // see above: nothing is guarded
+	f.asks.Wait()
+}
 
 // relieve asks full peers whether they still are, if they were not heard within a
 // second, and picks as soon as one has room; full is the error if none has.

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -39,7 +40,7 @@ func (m *member) judge(q *Query) (Verdict, weight) {
 	}
 	p := m.p
 	switch {
-	case q.tried(p.id):
+	case slices.Contains(q.Tried, p.id):
 		return Tried, w
 	case p.draining.Load():
 		return Draining, w

@@ -90,8 +90,8 @@ type Server struct {
 	state     serverState
 	upgrading int
 	links     map[*link.Conn]opened
-	anonymous int                 // links and upgrades
-	changed   chan struct{}       // closed and made anew when a link or an upgrade ends
+	anonymous int           // links and upgrades
+	changed   chan struct{} // closed and made anew when a link or an upgrade ends
 }
 
 type serverState uint8

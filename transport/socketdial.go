@@ -38,8 +38,12 @@ func DialSocket(ctx context.Context, path string, token []byte, o link.Options) 
 	if o.Op == "" {
 		o.Op = "management"
 	}
-	l := link.New(newSocketCarrier(conn, o.Hello.MaxPacket, 0), o)
-	if err := knock(ctx, l); err != nil {
+	c := newSocketCarrier(conn, o.Hello.MaxPacket, 0)
+	c.reading.Lock() // until the knock is in the queue, so that a refusal of the link finds it there
+	l := link.New(c, o)
+	x := knock(ctx, l)
+	c.reading.Unlock()
+	if err := answered(ctx, l, x); err != nil {
 		l.Close(link.CloseDone, "not let in")
 		select {
 		case <-l.Done():
@@ -50,18 +54,21 @@ func DialSocket(ctx context.Context, path string, token []byte, o link.Options) 
 	return l, nil
 }
 
-// knock waits until the other end has judged this end's Hello. A Hello that is
-// accepted is not answered; so a call goes with it that no handler serves: if
-// that is answered, by whatever error, the link was accepted. It is begun before
-// anything can have come, so a refusal of the link always finds it.
-func knock(ctx context.Context, l *link.Conn) *conduit.Error {
+// knock asks the other end for something that no handler serves. A Hello that is
+// accepted is not answered: but if this is, by whatever error, the link was
+// accepted.
+func knock(ctx context.Context, l *link.Conn) conduit.Exchange {
 	route := link.NewRoute(address.MustParse("*://conduit/conduit/conduit.v1.Door"))
-	x := l.Invoke(ctx, route, &conduit.Invocation{Method: "Knock", Last: true})
+	return l.Invoke(ctx, route, &conduit.Invocation{Method: "Knock", Last: true})
+}
+
+// answered waits until the other end has judged this end's Hello.
+func answered(ctx context.Context, l *link.Conn, x conduit.Exchange) *conduit.Error {
 	_, err := x.Recv(ctx)
-	if l.Usable() {
-		if ctx.Err() != nil { // it was not an answer that ended the call
-			return conduit.FromContext(ctx, conduit.NotSent)
-		}
+	switch {
+	case ctx.Err() != nil: // it may not have been an answer that ended the call
+		return conduit.FromContext(ctx, conduit.NotSent)
+	case l.Usable():
 		return nil
 	}
 	x.Cancel(nil)

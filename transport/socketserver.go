@@ -64,7 +64,9 @@ func (s *Server) openSocket(conn net.Conn) {
 		return
 	}
 	c := newSocketCarrier(conn, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout)
+	c.reading.Lock() // so that nothing is answered before a refusal is said
 	s.establish(c, opened{peer: s.o.SocketPeer, remote: "unix", check: s.checkToken}, reason)
+	c.reading.Unlock()
 }
 
 // admitSocket counts a connection in. With a reason the link is to be refused by

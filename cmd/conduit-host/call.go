@@ -15,7 +15,6 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
 
@@ -52,18 +51,22 @@ input; one that begins with a dash goes behind --. Without it the method gets no
 argument.
 
 A method with one result ends with it, one with many when it has sent them all.
+The call goes through the instance of this machine, or with --peer through the
+first of the peers that can be reached.
+
 There is no time limit but --timeout; Ctrl-C cancels the call. A result that is
 bytes is printed as a JSON string in base64, or with --raw as it is.
 
 Exit status: 0 done; 1 the element answered with an error; 2 usage; 3 not found,
 unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 130 interrupted.`,
-		Example: "  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}' --peer ws://127.0.0.1:7400\n" +
+		Example: "  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Count 3 --timeout 5s --peer ws://127.0.0.1:7400\n" +
-			"  conduit-host call '*://store/store/example.Store' Put @photo.json --peer ws://127.0.0.1:7400",
+			"  conduit-host call '*://store/store/example.Store' Put @photo.json --instance worker-1",
 		Args: takes(2, 3, "ADDRESS METHOD [JSON | @FILE | -]"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.call(cmd.Context(), f, args) },
 	}
+	a.addTargetFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.timeout, "timeout", "", "deadline of the call, such as 5s (default none)")
 	flags.Uint32Var(&f.units, "units", 0, "units of capacity that the call needs, if more than the method's own")
@@ -87,19 +90,12 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 	if f.parts && f.raw {
 		return usagef("--raw puts nothing between results, so --part has no place; give one of them")
 	}
-	if len(a.peers) == 0 {
-		return usagef("give --peer URL, such as --peer ws://127.0.0.1:7400 (this version has no management socket, so it cannot find an instance of this machine by itself)")
-	}
-	if a.peers, err = discovery.ParseStatic(a.peers, false); err != nil {
-		return usagef("--peer: %v", err)
-	}
-	secret, err := a.sessionSecret()
-	if err != nil {
-		return err
-	}
-
 	ctx, stop := interruptible(ctx)
 	defer stop()
+	t, err := a.target(ctx)
+	if err != nil {
+		return blame(ctx, err)
+	}
 	if f.timeout != "" {
 		d, why := config.ParseDuration(f.timeout)
 		if why != "" {
@@ -109,12 +105,12 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	return a.exchange(ctx, addr.String(), in, f, secret)
+	return a.exchange(ctx, t, addr.String(), in, f)
 }
 
 // exchange sends the call and prints what comes back until its end.
-func (a *app) exchange(ctx context.Context, addr string, in *conduit.Invocation, f *callFlags, secret string) error {
-	c, err := a.dial(ctx, a.peers, secret)
+func (a *app) exchange(ctx context.Context, t target, addr string, in *conduit.Invocation, f *callFlags) error {
+	c, err := t.dial(ctx)
 	if err != nil {
 		return blame(ctx, err)
 	}

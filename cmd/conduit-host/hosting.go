@@ -9,6 +9,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/host"
+	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/link"
 )
@@ -16,6 +17,9 @@ import (
 // hosting is what an instance needs of what runs its plugins.
 type hosting interface {
 	link.Handler
+	builtin.Inventory
+	// links returns the links to the plugins.
+	links() []host.PluginLink
 	// ready is closed once everything that is deployed runs or has failed once.
 	ready() <-chan struct{}
 	// unready says why not everything that is deployed can be called yet.
@@ -34,6 +38,7 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	o := hostOptions(i.c)
 	o.Dir, o.Instance, o.Log, o.Memory = dir, i.id, i.log, i.memory
 	o.Authorize = authorize(auth.Disabled{})
+	o.Builtin = i.builtins.Door(builtin.Plugin, nil)
 	h, err := host.New(o)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
+	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/ops"
@@ -35,8 +36,13 @@ type instance struct {
 	stderr io.Writer
 
 	id     address.InstanceID
+	epoch  uint64
+	begun  time.Time
 	lock   instanceLock
+	door   *door
 	memory *link.Memory
+
+	builtins *builtin.Services
 
 	host    hosting
 	cluster *transport.Server
@@ -45,15 +51,22 @@ type instance struct {
 
 	// failed gets what ends a part that should run for as long as the instance.
 	failed chan error
+	// drainAsked gets an operator's wish to drain.
+	drainAsked chan struct{}
 	// running are the goroutines of the parts; close waits for them.
 	running sync.WaitGroup
 
 	started  atomic.Bool
 	draining atomic.Bool
+	closing  atomic.Bool // elements take no new calls
 }
 
 func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance {
-	return &instance{c: c, log: log, stderr: stderr, failed: make(chan error, 4)}
+	begun := time.Now()
+	return &instance{
+		c: c, log: log, stderr: stderr, begun: begun, epoch: uint64(begun.UnixNano()),
+		failed: make(chan error, 4), drainAsked: make(chan struct{}, 1),
+	}
 }
 
 // start brings the parts up: first what can be refused at once (directories, the
@@ -84,8 +97,11 @@ func (i *instance) start(ctx context.Context) error {
 		return err
 	}
 	i.serveCluster(cluster)
+	i.serveDoor()
 	i.announce("cluster", "ws", cluster, transport.Path)
 	i.announce("ops", "http", opsListener, "")
+	fmt.Fprintf(i.stderr, "management: %s\n", i.door.socket)
+	i.log.Info("listening", "listener", "management", "address", i.door.socket)
 	i.started.Store(true)
 	i.log.Info("started", "instance", i.id.String(), "name", i.c.String("name"), "mode", i.c.String("mode"), "version", buildVersion(), "pid", os.Getpid())
 	return nil
@@ -105,7 +121,11 @@ func (i *instance) identify() error {
 	if err != nil {
 		return configf("instance.id_file: %v", err)
 	}
-	return nil
+	if i.door, err = openDoor(i.c); err != nil {
+		return err
+	}
+	i.builtins, err = i.newBuiltins()
+	return err
 }
 
 func (i *instance) openListeners(ctx context.Context) (cluster, opsListener net.Listener, err error) {
@@ -128,7 +148,7 @@ func (i *instance) serveOps(l net.Listener) {
 func (i *instance) serveCluster(l net.Listener) {
 	log := slogTo(i.log.Named("cluster"))
 	i.cluster = transport.NewServer(transport.ServerOptions{
-		Handler:      i.host,
+		Handler:      i.builtins.Door(builtin.Cluster, i.host),
 		Authenticate: authenticate(auth.Disabled{}),
 		Origins:      i.c.List("cluster.origins"),
 		MaxLinks:     i.c.Int("cluster.max_links"),
@@ -149,7 +169,7 @@ func (i *instance) linkOptions(op string) link.Options {
 	return link.Options{
 		Hello: link.Hello{
 			Instance:   i.id.String(),
-			Epoch:      uint64(time.Now().UnixNano()),
+			Epoch:      i.epoch,
 			MaxMessage: i.c.Size("cluster.max_payload"),
 			MaxCalls:   uint32(i.c.Int("cluster.max_calls")),
 			Build:      buildVersion(),
@@ -168,12 +188,17 @@ func (i *instance) linkOptions(op string) link.Options {
 func (i *instance) run(what string, part func() error) {
 	i.running.Go(func() {
 		if err := part(); err != nil {
-			select {
-			case i.failed <- fmt.Errorf("the %s failed: %w", what, err):
-			default: // one failure is enough to stop for
-			}
+			i.fail(what, err)
 		}
 	})
+}
+
+// fail tells serve that a part ended that should not.
+func (i *instance) fail(what string, err error) {
+	select {
+	case i.failed <- fmt.Errorf("the %s failed: %w", what, err):
+	default: // one failure is enough to stop for
+	}
 }
 
 // announce says where a listener is: a line for people, and one in the log.
@@ -225,6 +250,7 @@ func (i *instance) drain(ctx context.Context) error {
 	case <-time.After(i.c.Duration("drain.delay")):
 	case <-ctx.Done():
 	}
+	i.closing.Store(true)
 	limited, cancel := context.WithTimeout(ctx, i.c.Duration("drain.timeout"))
 	defer cancel()
 	if err := i.cluster.Drain(limited); err != nil {
@@ -240,6 +266,7 @@ func (i *instance) drain(ctx context.Context) error {
 // after any part of start, and again; that ctx has ended does not hinder it.
 func (i *instance) stopNow(ctx context.Context) {
 	i.draining.Store(true)
+	i.closing.Store(true)
 	ctx = context.WithoutCancel(ctx)
 	if i.cluster != nil {
 		_ = i.cluster.Close()
@@ -260,8 +287,17 @@ func (i *instance) stopNow(ctx context.Context) {
 	i.running.Wait()
 }
 
-// close gives back what outlives the parts.
-func (i *instance) close() { i.lock.release() }
+// close gives back what outlives the parts. The links of the door end last:
+// whoever waits on one for the end of the instance finds its name free then.
+func (i *instance) close(ctx context.Context) {
+	if i.door != nil {
+		i.door.shut()
+	}
+	i.lock.release()
+	if i.door != nil {
+		i.door.close(ctx)
+	}
+}
 
 func errStartInterrupted() error {
 	return conduit.Errorf(conduit.Aborted, reasonInterrupted, conduit.NotSent, "a signal came during the start; nothing is left running")

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,6 +28,12 @@ func TestMain(m *testing.M) {
 type leakChecked struct{ *testing.M }
 
 func (m leakChecked) Run() int {
+	remove, err := buildEcho()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer remove()
 	code := m.M.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
@@ -37,10 +44,27 @@ func (m leakChecked) Run() int {
 	return code
 }
 
+// echoBinary is the path of plugins/echo, built once.
+var echoBinary string
+
+func buildEcho() (remove func(), err error) {
+	dir, err := os.MkdirTemp("", "conduit-echo-")
+	if err != nil {
+		return nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	echoBinary = filepath.Join(dir, "echo")
+	if out, err := exec.Command("go", "build", "-o", echoBinary, "../../plugins/echo").CombinedOutput(); err != nil {
+		remove()
+		return nil, fmt.Errorf("plugins/echo does not build: %w\n%s", err, out)
+	}
+	return remove, nil
+}
+
 // TestScripts runs the stories of testdata/script: each is a directory of files,
 // the commands that a person would type, and what they would see.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", Setup: setup, RequireExplicitExec: true, RequireUniqueNames: true})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", Setup: setup, Cmds: storyCommands(), RequireExplicitExec: true, RequireUniqueNames: true})
 }
 
 // setup gives a story its own home, and nothing of the environment that the test
@@ -48,6 +72,7 @@ func TestScripts(t *testing.T) {
 func setup(env *testscript.Env) error {
 	env.Setenv("HOME", env.WorkDir)
 	env.Setenv("XDG_RUNTIME_DIR", "")
+	env.Values[storyKey{}] = map[string]*storyInstance{}
 	return nil
 }
 

@@ -72,7 +72,8 @@ func (a *app) rootCommand() *cobra.Command {
 		Long: "conduit-host is an instance of Elemental Conduit: it runs the plugins of a directory, and lets any\n" +
 			"client and any other instance call them. It is also the command line for calling them.",
 		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
-			"  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}' --peer ws://127.0.0.1:7400",
+			"  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
+			"  conduit-host ls elements",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Args:              cobra.ArbitraryArgs,
@@ -87,7 +88,7 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.idCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
 	return root
 }

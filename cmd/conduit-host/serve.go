@@ -14,10 +14,11 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Runs an instance",
 		Long: `Runs an instance: the plugins of the deployments directory, the cluster endpoint
-/cluster/v1 that calls them, and the ops listener with /livez and /readyz.
+/cluster/v1 that calls them, the ops listener with /livez and /readyz, and the
+management socket, which the other commands find by themselves.
 
-Each listener's URL is printed on standard error and logged. SIGTERM or Ctrl-C
-drains: /readyz says 503, no new call is taken, those under way finish within
+Where it listens is printed on standard error and logged. SIGTERM, Ctrl-C or
+conduit-host drain drains: /readyz says 503, no new call is taken, those under way finish within
 drain.timeout, then plugins and listeners stop. A second signal cuts that short.
 
 Modes: worker serves the cluster endpoint. both is for one machine; in this
@@ -50,7 +51,7 @@ func (a *app) serve(ctx context.Context) error {
 		return err
 	}
 	i := newInstance(c, newLogger(c, a.stderr), a.stderr)
-	defer i.close()
+	defer i.close(ctx)
 
 	starting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,18 +73,24 @@ func (a *app) serve(ctx context.Context) error {
 		}
 	}
 
+	drain := func() error {
+		i.log.Info("draining", "timeout", c.Duration("drain.timeout").String(), "delay", c.Duration("drain.delay").String())
+		return i.drainUntil(ctx, signals)
+	}
 	for ready, isReady := i.host.ready(), false; ; {
 		select {
 		case <-ready:
 			i.log.Info("ready")
 			ready, isReady = nil, true
 		case s := <-signals:
-			i.log.Info("draining", "signal", s.String(), "timeout", c.Duration("drain.timeout").String(), "delay", c.Duration("drain.delay").String())
-			err := i.drainUntil(ctx, signals)
+			i.log.Info("a signal came", "signal", s.String())
+			err := drain()
 			if err == nil && !isReady {
 				err = &interruptedError{errStartInterrupted()}
 			}
 			return err
+		case <-i.drainAsked:
+			return drain()
 		case err := <-i.failed:
 			i.log.Error("stopping: a part of the instance failed", "error", err)
 			i.stopNow(ctx)

@@ -27,6 +27,7 @@ type Subject struct {
 // Run tests the source that open makes, which sees the given hosts. What open
 // starts ends with its t.
 func Run(t *testing.T, open func(t *testing.T, peers ...string) Subject) {
+	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Log(c.why)
@@ -49,6 +50,7 @@ var cases = []struct {
 	run       func(t *testing.T, open opener)
 }{
 	{"First", "the first snapshot comes by itself, in normal form and in order", func(t *testing.T, open opener) {
+		t.Helper()
 		w := watch(t, open(t, c, a, b))
 		w.see(a, b, c)
 		for _, p := range w.last.Peers {
@@ -61,15 +63,18 @@ var cases = []struct {
 		}
 	}},
 	{"Nobody", "that there is nobody is known, too: whoever waits for the first snapshot goes on", func(t *testing.T, open opener) {
+		t.Helper()
 		watch(t, open(t)).see()
 	}},
 	{"Once", "a peer that is listed twice is one", func(t *testing.T, open opener) {
+		t.Helper()
 		w := watch(t, open(t, a, b, a, a))
 		w.see(a, b)
 		w.s.Set(b, b)
 		w.see(b)
 	}},
 	{"Change", "hosts come, go, and come again; a snapshot is all of them, not the difference", func(t *testing.T, open opener) {
+		t.Helper()
 		w := watch(t, open(t, a))
 		w.see(a)
 		w.s.Set(a, b, c)
@@ -80,6 +85,7 @@ var cases = []struct {
 		w.see(a, b)
 	}},
 	{"Immutable", "a snapshot that was published is not written to later", func(t *testing.T, open opener) {
+		t.Helper()
 		w := watch(t, open(t, a, b))
 		w.see(a, b)
 		kept, copied := w.last.Peers, slices.Clone(w.last.Peers)
@@ -90,6 +96,7 @@ var cases = []struct {
 		}
 	}},
 	{"Slow", "while a receiver is slow nothing queues up: it sees the latest next, and nothing is lost", func(t *testing.T, open opener) {
+		t.Helper()
 		s := open(t, a)
 		w := watch(t, s)
 		w.see(a)
@@ -102,6 +109,7 @@ var cases = []struct {
 		w.see(b, c)
 	}},
 	{"End", "Run returns nil soon after its context ends, and publishes nothing afterwards", func(t *testing.T, open opener) {
+		t.Helper()
 		s := open(t, a)
 		w := watch(t, s)
 		w.see(a)
@@ -113,6 +121,7 @@ var cases = []struct {
 		}
 	}},
 	{"EndWhileHeld", "Run returns though its receiver was slow when the context ended", func(t *testing.T, open opener) {
+		t.Helper()
 		s := open(t, a)
 		w := watch(t, s)
 		w.see(a)
@@ -123,6 +132,7 @@ var cases = []struct {
 		w.stop()
 	}},
 	{"Again", "a source can be run again, and begins with what is", func(t *testing.T, open opener) {
+		t.Helper()
 		s := open(t, a)
 		w := watch(t, s)
 		w.see(a)
@@ -163,7 +173,7 @@ func (w *watcher) publish(s discovery.Snapshot) {
 	}
 	defer w.busy.Store(false)
 	w.gate.Lock()
-	defer w.gate.Unlock() //nolint:staticcheck // a gate: nothing is guarded
+	defer w.gate.Unlock()
 	w.count.Add(1)
 	select {
 	case <-w.got:

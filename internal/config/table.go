@@ -81,7 +81,7 @@ func Keys() []Key {
 		{Name: "host.allow_unsafe", Kind: Bool, Default: "false", Doc: "lets plugins run that others than this user and root can change"},
 		{Name: "host.sandbox", Kind: Enum, Default: "off", Enum: []string{"off", "best-effort", "required"}, Later: true, Doc: "whether plugins are fenced in"},
 		{Name: "host.plugin_tls", Kind: Enum, Default: "off", Enum: []string{"off", "auto"}, Later: true, Doc: "TLS between host and plugin"},
-		{Name: "host.remote_admin", Kind: Bool, Default: "false", Later: true, Doc: "whether `/cluster/v1` answers administrators"},
+		{Name: "host.remote_admin", Kind: Bool, Default: "false", Doc: "whether `/cluster/v1` answers administrators (`superuser` and above), who else are heard on the management socket only"},
 
 		{
 			Name: "auth.mode", Kind: Enum, Default: "required", Enum: []string{"required", "disabled"}, check: checkAuthMode,

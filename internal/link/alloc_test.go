@@ -42,22 +42,22 @@ type driven struct {
 	buf     []byte
 }
 
-func drive(t testing.TB, o Options) *driven {
-	t.Helper()
+func drive(tb testing.TB, o Options) *driven {
+	tb.Helper()
 	d := &driven{carrier: &discard{over: make(chan struct{})}}
 	d.Conn = New(d.carrier, o)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		d.Close(CloseDone, "")
-		checkOver(t, "link", d.Conn)
+		checkOver(tb, "link", d.Conn)
 	})
-	d.take(t, frame.AppendBody(nil, 0, frame.KindHello, Hello{}.withDefaults().encode()))
+	d.take(tb, frame.AppendBody(nil, 0, frame.KindHello, Hello{}.withDefaults().encode()))
 	return d
 }
 
-func (d *driven) take(t testing.TB, packet []byte) {
-	t.Helper()
+func (d *driven) take(tb testing.TB, packet []byte) {
+	tb.Helper()
 	if err := d.takePacket(&d.p, &d.f, packet); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

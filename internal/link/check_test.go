@@ -6,55 +6,55 @@ import (
 )
 
 // checkOver says what a link that is over still holds: it must be nothing.
-func checkOver(t testing.TB, what string, c *Conn) {
-	t.Helper()
+func checkOver(tb testing.TB, what string, c *Conn) {
+	tb.Helper()
 	<-c.Done()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.calls) != 0 || c.out != 0 || c.inc != 0 || c.outBackground != 0 {
-		t.Errorf("%s: calls are left: %d in the table, %d out (%d in the background), %d in", what, len(c.calls), c.out, c.outBackground, c.inc)
+		tb.Errorf("%s: calls are left: %d in the table, %d out (%d in the background), %d in", what, len(c.calls), c.out, c.outBackground, c.inc)
 	}
 	if c.windows != 0 {
-		t.Errorf("%s: %d bytes of windows are left", what, c.windows)
+		tb.Errorf("%s: %d bytes of windows are left", what, c.windows)
 	}
 	if !c.small.empty() || !c.bulk.empty() {
-		t.Errorf("%s: calls are left in the writer's lists", what)
+		tb.Errorf("%s: calls are left in the writer's lists", what)
 	}
 	if c.writing {
-		t.Errorf("%s: a write is under way", what)
+		tb.Errorf("%s: a write is under way", what)
 	}
 	if len(c.effects) != 0 {
-		t.Errorf("%s: %d effects are left", what, len(c.effects))
+		tb.Errorf("%s: %d effects are left", what, len(c.effects))
 	}
 	seen := map[*call]bool{}
 	for _, k := range c.free {
 		state := k.callState
 		state.q = nil
 		if seen[k] || !reflect.DeepEqual(state, callState{}) || len(k.q) != 0 {
-			t.Errorf("%s: a free call is in use, or twice in the list", what)
+			tb.Errorf("%s: a free call is in use, or twice in the list", what)
 		}
 		seen[k] = true
 		for _, it := range k.q[:cap(k.q)] {
 			if it.buf != nil || it.inv != nil || it.wait != nil || it.from.k != nil {
-				t.Errorf("%s: a free call's queue holds on to an item", what)
+				tb.Errorf("%s: a free call's queue holds on to an item", what)
 			}
 		}
 	}
 }
 
 // checkMemory says what is still promised or held of a Memory.
-func checkMemory(t testing.TB, what string, m *Memory) {
-	t.Helper()
+func checkMemory(tb testing.TB, what string, m *Memory) {
+	tb.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.windows != 0 || m.held != 0 || m.waiters.Len() != 0 {
-		t.Errorf("%s: memory is left: %d promised, %d held, %d waiting", what, m.windows, m.held, m.waiters.Len())
+		tb.Errorf("%s: memory is left: %d promised, %d held, %d waiting", what, m.windows, m.held, m.waiters.Len())
 	}
 }
 
 // checkCredit says whether two living ends at rest agree on each other's credit.
-func checkCredit(t testing.TB, a, b *Conn) {
-	t.Helper()
+func checkCredit(tb testing.TB, a, b *Conn) {
+	tb.Helper()
 	type view struct {
 		credit, unreturned, owed, window int64
 		calls                            map[uint64][3]int64 // send, recvLeft, what is queued
@@ -75,11 +75,11 @@ func checkCredit(t testing.TB, a, b *Conn) {
 	va, vb := look(a), look(b)
 	for _, p := range [][2]view{{va, vb}, {vb, va}} {
 		if p[0].credit+p[1].owed != p[1].window || p[0].unreturned != p[1].owed {
-			t.Errorf("link credit is lost: sender has %d (%d unreturned), the other owes %d of %d", p[0].credit, p[0].unreturned, p[1].owed, p[1].window)
+			tb.Errorf("link credit is lost: sender has %d (%d unreturned), the other owes %d of %d", p[0].credit, p[0].unreturned, p[1].owed, p[1].window)
 		}
 		for id, mine := range p[0].calls {
 			if other, ok := p[1].calls[id]; ok && mine[2]+other[2] == 0 && mine[0] != other[1] {
-				t.Errorf("call %d: the sender has credit %d, the receiver thinks %d", id, mine[0], other[1])
+				tb.Errorf("call %d: the sender has credit %d, the receiver thinks %d", id, mine[0], other[1])
 			}
 		}
 	}

@@ -242,7 +242,7 @@ func (c *Conn) WaitServed(ctx context.Context) error {
 		c.mu.Lock()
 		if c.err != nil || c.inc == 0 && !c.writing && len(c.wbuf) == 0 {
 			c.mu.Unlock()
-			return nil
+			return nil //nolint:nilerr // nothing more will be served on a link that is over
 		}
 		var wait chan struct{}
 		if c.inc > 0 {

@@ -39,7 +39,7 @@ func (c *Conn) serve(j served) {
 func (c *Conn) work(j served) {
 	for {
 		j.s.run(j.ctx, j.fn, j.stop)
-		j = served{}
+		j = served{} //nolint:wastedassign // what it holds must not live as long as the wait
 		if !c.o.Duplex || c.crew.idle.Add(1) > maxIdleHandlers {
 			if c.o.Duplex {
 				c.crew.idle.Add(-1)

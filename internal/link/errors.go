@@ -9,10 +9,10 @@ import (
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
-// deadlinePassed is the cause of a served call's context at its deadline.
+// errDeadline is the cause of a served call's context at its deadline.
 //
 //nolint:gochecknoglobals // immutable, and one for each call would be waste
-var deadlinePassed = &conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed"}
+var errDeadline = &conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Message: "the deadline passed"}
 
 // encodeFailure gives an error's form on the wire: at most maxFailure bytes, of
 // which the message has up to 4 KiB and the details what is left. The local

@@ -1,3 +1,4 @@
+//nolint:thelper // what is given to bubble is a test, no helper
 package link
 
 import (
@@ -5,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -98,11 +100,11 @@ func badBody(call uint64, field int) *conduitv1.Frame {
 	return f
 }
 
-func asError(t testing.TB, err error) *conduit.Error {
-	t.Helper()
+func asError(tb testing.TB, err error) *conduit.Error {
+	tb.Helper()
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok {
-		t.Fatalf("got %v, no *conduit.Error", err)
+		tb.Fatalf("got %v, no *conduit.Error", err)
 	}
 	return e
 }
@@ -364,14 +366,14 @@ func TestReplyCredit(t *testing.T) {
 	bubble(t, "33 is a byte at a time", func(t *testing.T) {
 		_, r := rawLink(t, Options{}, &conduitv1.Hello{})
 		r.send(call(dataCost+1, "hello"))
-		var all string
+		var all []byte
 		for i := range 5 {
 			got := r.take()
 			b, last := data(got, 1)
 			if len(b) != 1 || last != (i == 4) {
 				t.Fatalf("byte %d: %v", i, got)
 			}
-			all += string(b)
+			all = append(all, b...)
 			if i < 4 { // half of it is not enough for one byte
 				r.send(creditFrame(1, 20))
 				if got := r.take(); len(got) != 0 {
@@ -380,7 +382,7 @@ func TestReplyCredit(t *testing.T) {
 				r.send(creditFrame(1, 13))
 			}
 		}
-		if all != "hello" {
+		if string(all) != "hello" {
 			t.Errorf("got %q", all)
 		}
 	})
@@ -470,11 +472,11 @@ func TestFloods(t *testing.T) {
 	})
 }
 
-func packetOf(t testing.TB, f ...*conduitv1.Frame) []byte {
-	t.Helper()
+func packetOf(tb testing.TB, f ...*conduitv1.Frame) []byte {
+	tb.Helper()
 	p, err := proto.Marshal(&conduitv1.Packet{Frames: f})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return p
 }
@@ -657,7 +659,7 @@ func TestDataThatIsFlagsOnly(t *testing.T) {
 func TestTinyPieces(t *testing.T) {
 	const window = minCallCredit
 	for _, total := range []int{1, 100, window/4 - 1, window / 4, window/4 + 1, window/2 - 1, window / 2, window/2 + 1, window - 32, window - 1, window, window + 1, 2 * window} {
-		bubble(t, fmt.Sprint(total), func(t *testing.T) {
+		bubble(t, strconv.Itoa(total), func(t *testing.T) {
 			_, r := rawLink(t, Options{Hello: Hello{CallCredit: window}}, &conduitv1.Hello{})
 			left := window
 			r.send(invokeFrame(1, "Sum", nil))
@@ -682,7 +684,7 @@ func TestTinyPieces(t *testing.T) {
 					}
 					d := &conduitv1.Data{Bytes: make([]byte, n), More: i+n < total}
 					if i == 0 {
-						d.Total = proto.Uint64(uint64(total))
+						d.Total = new(uint64(total))
 					}
 					r.send(dataFrame(1, d))
 					left -= n + dataCost
@@ -703,7 +705,7 @@ func TestTinyPieces(t *testing.T) {
 					break
 				}
 			}
-			if string(got) != fmt.Sprint(sum) {
+			if string(got) != strconv.Itoa(sum) {
 				t.Errorf("sum %q, want %d", got, sum)
 			}
 		})

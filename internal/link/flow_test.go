@@ -1,3 +1,4 @@
+//nolint:thelper // what is given to bubble is a test, no helper
 package link
 
 import (
@@ -103,7 +104,9 @@ func TestUnreadUpload(t *testing.T) {
 		c, s := pair(t, Options{}, Options{})
 		x := c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "Wait", Streaming: true})
 		go func() {
-			for x.Send(t.Context(), make([]byte, 20_000)) == nil {
+			var err error
+			for err == nil {
+				err = x.Send(t.Context(), make([]byte, 20_000))
 			}
 		}()
 		time.Sleep(5 * time.Second)

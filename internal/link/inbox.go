@@ -156,7 +156,7 @@ func (b *inbox) take(ctx context.Context, c *Conn, deadline time.Time, expire fu
 			}
 			expire(conduit.FromContext(ctx, conduit.OutcomeUnknown))
 		case <-timer:
-			expire(deadlinePassed)
+			expire(errDeadline)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (in *Incoming) Serve(fn ServeFunc) {
 	stop := func() {}
 	if !in.deadline.IsZero() {
 		var free context.CancelFunc
-		ctx, free = context.WithDeadlineCause(ctx, in.deadline, deadlinePassed)
+		ctx, free = context.WithDeadlineCause(ctx, in.deadline, errDeadline)
 		stop = free
 	}
 	d := in.Invoke.Data
@@ -185,7 +185,7 @@ func (s *ServerCall) finish(ctx context.Context, err error, stop func()) {
 func (s *ServerCall) guard(ctx context.Context, fn ServeFunc) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.c.log.Error("handler panicked", "panic", fmt.Sprint(v), "method", string(s.invoke.Method), "stack", string(debug.Stack()))
+			s.c.log.ErrorContext(ctx, "handler panicked", "panic", fmt.Sprint(v), "method", string(s.invoke.Method), "stack", string(debug.Stack()))
 			err = &conduit.Error{
 				Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed,
 				Message: fmt.Sprintf("the handler panicked: %v", v),

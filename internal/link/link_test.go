@@ -97,8 +97,8 @@ func echoHandler(in *Incoming) {
 var testRoute = NewRoute(address.MustParse("*://d/e/s.S"))
 
 // pair returns two ends of a link in memory; both are closed with the test.
-func pair(t testing.TB, client, server Options) (*Conn, *Conn) {
-	t.Helper()
+func pair(tb testing.TB, client, server Options) (*Conn, *Conn) {
+	tb.Helper()
 	a, b := Pipe(16)
 	client.Dialer = true
 	if server.Handler == nil {
@@ -111,13 +111,13 @@ func pair(t testing.TB, client, server Options) (*Conn, *Conn) {
 	}
 	s := New(b, server)
 	c := New(a, client)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		c.Close(CloseDone, "test over")
 		s.Close(CloseDone, "test over")
-		checkOver(t, "the dialer", c)
-		checkOver(t, "the acceptor", s)
-		checkMemory(t, "the dialer", client.Memory)
-		checkMemory(t, "the acceptor", server.Memory)
+		checkOver(tb, "the dialer", c)
+		checkOver(tb, "the acceptor", s)
+		checkMemory(tb, "the dialer", client.Memory)
+		checkMemory(tb, "the acceptor", server.Memory)
 	})
 	return c, s
 }
@@ -134,9 +134,10 @@ func unary(ctx context.Context, c *Conn, method string, req []byte) ([]byte, err
 	return m.Data, nil
 }
 
-func testCtx(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
+func testCtx(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
@@ -421,14 +422,15 @@ func (o *spliceOwner) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 }
 
 // chain builds caller -> host -> plugin.
-func chain(t testing.TB, owner Owner) (caller, hostSide, toPlugin, plugin *Conn) {
-	toPlugin, plugin = pair(t, Options{Duplex: true, LostReason: conduit.ReasonPluginLost}, Options{Duplex: true})
-	if err := toPlugin.Ready(testCtx(t)); err != nil {
-		t.Fatal(err)
+func chain(tb testing.TB, owner Owner) (caller, hostSide, toPlugin, plugin *Conn) {
+	tb.Helper()
+	toPlugin, plugin = pair(tb, Options{Duplex: true, LostReason: conduit.ReasonPluginLost}, Options{Duplex: true})
+	if err := toPlugin.Ready(testCtx(tb)); err != nil {
+		tb.Fatal(err)
 	}
 	var out frame.Invoke
 	tag := uint64(0)
-	caller, hostSide = pair(t, Options{}, Options{Handler: handlerFunc(func(in *Incoming) {
+	caller, hostSide = pair(tb, Options{}, Options{Handler: handlerFunc(func(in *Incoming) {
 		out = *in.Invoke
 		tag++
 		in.Splice(toPlugin, &out, owner, tag)

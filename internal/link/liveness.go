@@ -92,7 +92,7 @@ func (c *Conn) Sync(ctx context.Context) error {
 	c.live.reading[nonce] = read
 	c.ctrl = frame.AppendPing(c.ctrl, nonce, false)
 	c.unlock()
-	c.flush()
+	c.kick() // a write that is stuck must not outlast ctx
 	defer func() {
 		c.mu.Lock()
 		delete(c.live.reading, nonce)

@@ -25,10 +25,10 @@ type rawEnd struct {
 
 // rawLink starts a Conn whose other end is played by the test. Hellos are
 // exchanged unless mute is given. It must be called in a bubble.
-func rawLink(t testing.TB, o Options, hello *conduitv1.Hello) (*Conn, *rawEnd) {
-	t.Helper()
+func rawLink(tb testing.TB, o Options, hello *conduitv1.Hello) (*Conn, *rawEnd) {
+	tb.Helper()
 	a, b := Pipe(4096)
-	r := &rawEnd{t: t, c: a, max: DefaultMaxPacket}
+	r := &rawEnd{t: tb, c: a, max: DefaultMaxPacket}
 	if hello.GetMaxPacket() != 0 {
 		r.max = int(hello.GetMaxPacket())
 	}
@@ -41,10 +41,10 @@ func rawLink(t testing.TB, o Options, hello *conduitv1.Hello) (*Conn, *rawEnd) {
 	c := New(b, o)
 	var reader sync.WaitGroup
 	reader.Go(r.read)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		c.Close(CloseDone, "test over")
-		checkOver(t, "the link", c)
-		checkMemory(t, "the link", o.Memory)
+		checkOver(tb, "the link", c)
+		checkMemory(tb, "the link", o.Memory)
 		reader.Wait()
 	})
 	if hello != nil {
@@ -52,11 +52,11 @@ func rawLink(t testing.TB, o Options, hello *conduitv1.Hello) (*Conn, *rawEnd) {
 		synctest.Wait()
 		for _, f := range r.take() {
 			if f.GetHello() == nil {
-				t.Fatalf("first frame: %v", f)
+				tb.Fatalf("first frame: %v", f)
 			}
 		}
 		if !c.Usable() || c.Theirs().VersionMax == 0 {
-			t.Fatalf("the link is not ready: %v", c.Err())
+			tb.Fatalf("the link is not ready: %v", c.Err())
 		}
 	}
 	return c, r
@@ -114,8 +114,7 @@ func (r *rawEnd) closed() (CloseCode, string) {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var e *CloseError
-	if errors.As(r.err, &e) {
+	if e, ok := errors.AsType[*CloseError](r.err); ok {
 		return e.Code, e.Reason
 	}
 	return 0, ""
@@ -178,10 +177,10 @@ func pingFrame(nonce uint64, ack bool) *conduitv1.Frame {
 
 // whole is a message in one Data.
 func whole(b string, last bool) *conduitv1.Data {
-	return &conduitv1.Data{Total: proto.Uint64(uint64(len(b))), Bytes: []byte(b), Last: last}
+	return &conduitv1.Data{Total: new(uint64(len(b))), Bytes: []byte(b), Last: last}
 }
 
 // piece is the first of a message's several Data.
 func piece(total int, b string) *conduitv1.Data {
-	return &conduitv1.Data{Total: proto.Uint64(uint64(total)), Bytes: []byte(b), More: true}
+	return &conduitv1.Data{Total: new(uint64(total)), Bytes: []byte(b), More: true}
 }

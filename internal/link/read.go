@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -89,12 +90,9 @@ func (c *Conn) takeFrames(p *frame.Parser, f *frame.Frame, packet []byte) error 
 
 // touch has the reader flush another link at the end of the packet.
 func (c *Conn) touch(t *Conn) {
-	for _, have := range c.touched {
-		if have == t {
-			return
-		}
+	if !slices.Contains(c.touched, t) {
+		c.touched = append(c.touched, t)
 	}
-	c.touched = append(c.touched, t)
 }
 
 func (c *Conn) takeFrame(f *frame.Frame) error {

@@ -1,3 +1,4 @@
+//nolint:thelper // what is given to bubble is a test, no helper
 package link
 
 import (
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
-	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
 var (
@@ -55,12 +55,11 @@ type sim struct {
 	memories      []*Memory
 	quiet         bool // no faults: every call must come to its natural end
 
-	mu    sync.Mutex
-	ran   map[int]int
-	ends  map[uint64]int
-	tags  uint64
-	ops   map[int]*simOp
-	chunk frame.Invoke
+	mu   sync.Mutex
+	ran  map[int]int
+	ends map[uint64]int
+	tags uint64
+	ops  map[int]*simOp
 }
 
 // simOp is one call and what its caller and its handler do.

@@ -242,7 +242,7 @@ func wholeFrames(b []byte, n int) int {
 // credit or for the next packet.
 func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 	it := k.front()
-	switch it.kind {
+	switch it.kind { //nolint:exhaustive // what follows is itemData
 	case itemFailure:
 		size := frame.BodySize(k.id, len(it.body))
 		if len(p) > 0 && len(p)+size > limit {

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/elemental-conduit/conduit/host"
+	"github.com/elemental-conduit/conduit/internal/link"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/transport"
+)
+
+// Package host knows states, transport and host know links, and internal/builtin
+// knows messages. Here they meet.
+
+// Deployments implements builtin.Inventory.
+func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
+	now := time.Now()
+	var list []*conduitv1.DeploymentInfo
+	for _, d := range p.Snapshot() {
+		info := &conduitv1.DeploymentInfo{Id: d.ID.String(), Name: d.Name, Status: d.Status}
+		for _, e := range d.Elements {
+			info.Elements = append(info.Elements, elementInfo(e, now))
+		}
+		list = append(list, info)
+	}
+	slices.SortFunc(list, func(a, b *conduitv1.DeploymentInfo) int { return strings.Compare(a.GetId(), b.GetId()) })
+	return list
+}
+
+func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
+	info := &conduitv1.ElementInfo{
+		Name: e.Name, State: string(e.State), SinceMillis: millis(now.Sub(e.Since)), Reason: utf8Text(e.Reason), Generation: e.Generation,
+		Restarts: e.Restarts, Pid: int64(e.Pid), InFlight: uint64(max(0, e.Calls)), File: utf8Text(e.Path),
+		Version: e.Description.GetVersion(), Services: e.Description.GetServices(),
+	}
+	if info.GetReason() == "" && len(e.Warnings) > 0 {
+		info.Reason = utf8Text(strings.Join(e.Warnings, "; "))
+	}
+	if !e.LastExit.At.IsZero() {
+		info.LastExit = utf8Text(e.LastExit.String())
+	}
+	for _, line := range e.Stderr {
+		info.Stderr = append(info.Stderr, utf8Text(line))
+	}
+	return info
+}
+
+// Deployments implements builtin.Inventory.
+func (nothing) Deployments() []*conduitv1.DeploymentInfo { return nil }
+
+func (p plugins) links() []host.PluginLink { return p.Links() }
+
+func (nothing) links() []host.PluginLink { return nil }
+
+// Links implements builtin.Links.
+func (i *instance) Links() []*conduitv1.LinkInfo {
+	now := time.Now()
+	var list []*conduitv1.LinkInfo
+	for _, s := range []struct {
+		kind   string
+		server *transport.Server
+	}{{"cluster", i.cluster}, {"management", i.door.server}} {
+		if s.server == nil {
+			continue // this instance has none
+		}
+		for _, l := range s.server.OpenLinks() {
+			list = append(list, linkInfo(s.kind, l.Peer.Name, l.Remote, l.Conn, now))
+		}
+	}
+	for _, l := range i.host.links() {
+		list = append(list, linkInfo("plugin", l.Name, "", l.Conn, now))
+	}
+	return list
+}
+
+func linkInfo(kind, peer, remote string, l *link.Conn, now time.Time) *conduitv1.LinkInfo {
+	s := l.Stats()
+	out, in := l.Calls()
+	info := &conduitv1.LinkInfo{
+		Kind: kind, Peer: peer, Remote: remote, CallsOut: uint32(out), CallsIn: uint32(in),
+		BytesIn: s.BytesIn, BytesOut: s.BytesOut, PacketsIn: s.PacketsIn, PacketsOut: s.PacketsOut,
+		RttMicros: uint64(max(0, s.RTT.Microseconds())), Queued: uint32(s.Queued),
+	}
+	if since, idle := l.IdleSince(); idle {
+		info.IdleMillis = millis(now.Sub(since))
+	}
+	return info
+}
+
+func millis(d time.Duration) uint64 { return uint64(max(0, d.Milliseconds())) }
+
+// utf8Text makes what a process or a file system said fit for a message.
+func utf8Text(s string) string { return strings.ToValidUTF8(s, "?") }

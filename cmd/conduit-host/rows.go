@@ -1,0 +1,264 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// What ls and describe print of the messages of the built-in services. The names
+// in JSON are for scripts: they only grow.
+
+type instanceRow struct {
+	Name      string   `json:"name"`
+	Instance  string   `json:"instance"`
+	State     string   `json:"state"`
+	Reason    string   `json:"reason,omitempty"`
+	Mode      string   `json:"mode,omitempty"`
+	Version   string   `json:"version,omitempty"`
+	UptimeMS  uint64   `json:"uptime_ms,omitempty"`
+	Available uint64   `json:"available"`
+	Total     uint64   `json:"total"`
+	InFlight  uint64   `json:"in_flight"`
+	URLs      []string `json:"urls,omitempty"`
+	Self      bool     `json:"self,omitempty"`
+}
+
+func instanceRowOf(p *conduitv1.PeerInfo, self bool) instanceRow {
+	i := p.GetInfo()
+	r := instanceRow{
+		Name: i.GetName(), Instance: i.GetInstance(), State: p.GetState(), Reason: p.GetReason(), Mode: i.GetMode(), Version: i.GetVersion(),
+		UptimeMS: i.GetUptimeMillis(), Available: i.GetAvailable(), Total: i.GetTotal(), InFlight: i.GetInFlight(), URLs: p.GetUrls(), Self: self,
+	}
+	if r.State == "" {
+		r.State = enumText(i.GetState().String(), "INSTANCE_STATE_")
+	}
+	return r
+}
+
+func instanceTable(w io.Writer, rows []instanceRow) {
+	tableLine(w, "NAME", "INSTANCE", "STATE", "MODE", "VERSION", "UPTIME", "UNITS", "CALLS")
+	for _, r := range rows {
+		units := ""
+		if r.Total > 0 {
+			units = fmt.Sprintf("%d/%d", r.Available, r.Total)
+		}
+		tableLine(w, r.Name, r.Instance, withReason(r.State, r.Reason), r.Mode, r.Version, span(r.UptimeMS), units, number(r.InFlight))
+	}
+}
+
+type deploymentRow struct {
+	Instance string `json:"instance"`
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Status   string `json:"status"`
+	Elements int    `json:"elements"`
+}
+
+func deploymentTable(w io.Writer, rows []deploymentRow) {
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ID", "STATUS", "ELEMENTS")
+	for _, r := range rows {
+		tableLine(w, r.Instance, r.Name, r.ID, r.Status, strconv.Itoa(r.Elements))
+	}
+}
+
+type elementRow struct {
+	Instance   string   `json:"instance"`
+	Deployment string   `json:"deployment"`
+	Element    string   `json:"element"`
+	Version    string   `json:"version"`
+	State      string   `json:"state"`
+	SinceMS    uint64   `json:"since_ms"`
+	Reason     string   `json:"reason,omitempty"`
+	Generation uint64   `json:"generation"`
+	Restarts   uint64   `json:"restarts"`
+	Pid        int64    `json:"pid,omitempty"`
+	InFlight   uint64   `json:"in_flight"`
+	LastExit   string   `json:"last_exit,omitempty"`
+	Stderr     []string `json:"stderr,omitempty"`
+	File       string   `json:"file,omitempty"`
+}
+
+func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) elementRow {
+	return elementRow{
+		Instance: instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
+		Reason: e.GetReason(), Generation: e.GetGeneration(), Restarts: e.GetRestarts(), Pid: e.GetPid(), InFlight: e.GetInFlight(),
+		LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
+	}
+}
+
+func elementTable(w io.Writer, rows []elementRow) {
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "RESTARTS", "PID")
+	for _, r := range rows {
+		pid := ""
+		if r.Pid != 0 {
+			pid = strconv.FormatInt(r.Pid, 10)
+		}
+		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, withReason(r.State, r.Reason), span(r.SinceMS), number(r.InFlight), number(r.Restarts), pid)
+	}
+}
+
+type serviceRow struct {
+	Instance   string `json:"instance"`
+	Deployment string `json:"deployment"`
+	Element    string `json:"element"`
+	Service    string `json:"service"`
+	Methods    int    `json:"methods"`
+	Address    string `json:"address"`
+}
+
+func serviceTable(w io.Writer, rows []serviceRow) {
+	tableLine(w, "INSTANCE", "ADDRESS", "METHODS")
+	for _, r := range rows {
+		tableLine(w, r.Instance, r.Address, strconv.Itoa(r.Methods))
+	}
+}
+
+// methodRow is a method; ls says also where it is.
+type methodRow struct {
+	Instance     string   `json:"instance,omitempty"`
+	Address      string   `json:"address,omitempty"`
+	Method       string   `json:"method"`
+	Shape        string   `json:"shape"`
+	Level        string   `json:"level"`
+	Remote       bool     `json:"remote"`
+	Units        uint32   `json:"units,omitempty"`
+	Idempotent   bool     `json:"idempotent,omitempty"`
+	Deprecated   string   `json:"deprecated,omitempty"`
+	Timeout      string   `json:"timeout,omitempty"`
+	Request      string   `json:"request,omitempty"`
+	Reply        string   `json:"reply,omitempty"`
+	ContentTypes []string `json:"content_types,omitempty"`
+}
+
+func methodRowOf(m *conduitv1.MethodDescription) methodRow {
+	r := methodRow{
+		Method: m.GetName(), Shape: enumText(m.GetShape().String(), "SHAPE_"), Level: conduit.Level(m.GetMinLevel()).String(), Remote: m.GetRemote(),
+		Units: m.GetUnits(), Idempotent: m.GetIdempotent(), Deprecated: m.GetDeprecated(), Request: m.GetRequestType(), Reply: m.GetReplyType(),
+		ContentTypes: m.GetContentTypes(),
+	}
+	if t := m.GetTimeoutMicros(); t > 0 {
+		r.Timeout = (time.Duration(min(t, 1<<50)) * time.Microsecond).String()
+	}
+	return r
+}
+
+// notes is what is special about a method, for a table.
+func (r methodRow) notes() string {
+	var notes []string
+	if !r.Remote {
+		notes = append(notes, "not remote")
+	}
+	if r.Idempotent {
+		notes = append(notes, "idempotent")
+	}
+	if r.Units > 0 {
+		notes = append(notes, fmt.Sprintf("%d units", r.Units))
+	}
+	if r.Timeout != "" {
+		notes = append(notes, "at most "+r.Timeout)
+	}
+	if r.Deprecated != "" {
+		notes = append(notes, "deprecated: "+r.Deprecated)
+	}
+	return strings.Join(notes, ", ")
+}
+
+func methodTable(w io.Writer, rows []methodRow) {
+	tableLine(w, "METHOD", "SHAPE", "LEVEL", "TAKES", "GIVES", "NOTES")
+	for _, r := range rows {
+		tableLine(w, r.Method, r.Shape, r.Level, r.Request, r.Reply, r.notes())
+	}
+}
+
+func methodsTable(w io.Writer, rows []methodRow) {
+	tableLine(w, "INSTANCE", "ADDRESS", "METHOD", "SHAPE", "LEVEL", "NOTES")
+	for _, r := range rows {
+		tableLine(w, r.Instance, r.Address, r.Method, r.Shape, r.Level, r.notes())
+	}
+}
+
+type linkRow struct {
+	Kind       string `json:"kind"`
+	Peer       string `json:"peer"`
+	Remote     string `json:"remote,omitempty"`
+	CallsOut   uint32 `json:"calls_out"`
+	CallsIn    uint32 `json:"calls_in"`
+	BytesIn    uint64 `json:"bytes_in"`
+	BytesOut   uint64 `json:"bytes_out"`
+	PacketsIn  uint64 `json:"packets_in"`
+	PacketsOut uint64 `json:"packets_out"`
+	RTTMicros  uint64 `json:"rtt_us,omitempty"`
+	IdleMS     uint64 `json:"idle_ms"`
+	Queued     uint32 `json:"queued"`
+	Overdue    uint32 `json:"overdue,omitempty"`
+}
+
+func linkRowOf(l *conduitv1.LinkInfo) linkRow {
+	return linkRow{
+		Kind: l.GetKind(), Peer: l.GetPeer(), Remote: l.GetRemote(), CallsOut: l.GetCallsOut(), CallsIn: l.GetCallsIn(), BytesIn: l.GetBytesIn(),
+		BytesOut: l.GetBytesOut(), PacketsIn: l.GetPacketsIn(), PacketsOut: l.GetPacketsOut(), RTTMicros: l.GetRttMicros(), IdleMS: l.GetIdleMillis(),
+		Queued: l.GetQueued(), Overdue: l.GetOverdue(),
+	}
+}
+
+func linkTable(w io.Writer, rows []linkRow) {
+	tableLine(w, "KIND", "PEER", "REMOTE", "OUT", "IN", "BYTES OUT", "BYTES IN", "RTT", "IDLE", "QUEUED")
+	for _, r := range rows {
+		rtt := ""
+		if r.RTTMicros > 0 {
+			rtt = (time.Duration(min(r.RTTMicros, 1<<50)) * time.Microsecond).String()
+		}
+		tableLine(w, r.Kind, r.Peer, r.Remote, number(r.CallsOut), number(r.CallsIn), number(r.BytesOut), number(r.BytesIn), rtt, span(r.IdleMS), number(r.Queued))
+	}
+}
+
+// serviceAddress is how a service is called at any instance.
+func serviceAddress(deployment, element, service string) string {
+	text := "*://" + deployment + "/" + element + "/" + service
+	if a, err := address.Parse(text); err == nil {
+		return a.String()
+	}
+	return text
+}
+
+// tableLine writes the cells of a line; an empty one is a dash, so that columns
+// can be counted.
+func tableLine(w io.Writer, cells ...string) {
+	for i, c := range cells {
+		if c == "" {
+			c = "-"
+		}
+		cells[i] = printable(c)
+	}
+	fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+func withReason(state, reason string) string {
+	if reason == "" {
+		return state
+	}
+	if r := []rune(reason); len(r) > 60 {
+		reason = string(r[:60]) + "..."
+	}
+	return state + " (" + reason + ")"
+}
+
+func number[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
+
+// span writes milliseconds as a person reads them: 350ms, 12s, 3m7s.
+func span(ms uint64) string {
+	d := time.Duration(min(ms, 1<<40)) * time.Millisecond
+	if d >= time.Second {
+		d = d.Truncate(time.Second)
+	}
+	return d.String()
+}
+
+func enumText(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

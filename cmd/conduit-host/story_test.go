@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// storyCommands are what a story may do beside running the program:
+//
+//	deploy NAME            puts plugins/echo into ./deployments as NAME
+//	serving NAME [FLAGS]   starts an instance and waits until it is ready; CLUSTER
+//	                       is its endpoint then
+//	signal NAME SIGNAL     sends term or kill
+//	ended NAME STATUS      waits for its end
+//	notold NAME FILE       the instance's log does not hold what the file does
+//	exclusive FILE...      nobody but this user can do anything with the files
+func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
+	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
+		"deploy": deploy, "serving": serving, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+	}
+}
+
+func deploy(ts *testscript.TestScript, _ bool, args []string) {
+	binary, err := os.ReadFile(echoBinary)
+	ts.Check(err)
+	ts.Check(os.MkdirAll(ts.MkAbs("deployments"), 0o755))
+	ts.Check(os.WriteFile(ts.MkAbs("deployments/"+args[0]), binary, 0o755))
+}
+
+// storyInstance is an instance of a story.
+type storyInstance struct {
+	cmd  *exec.Cmd
+	log  strings.Builder // once over is closed
+	over chan struct{}
+}
+
+// storyKey is where a story keeps its instances.
+type storyKey struct{}
+
+func serving(ts *testscript.TestScript, _ bool, args []string) {
+	i := &storyInstance{over: make(chan struct{})}
+	i.cmd = exec.Command(os.Args[0], append([]string{
+		"serve", "--mode", "worker", "--auth-mode", "disabled", "--name", args[0], "--cluster-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0",
+	}, args[1:]...)...)
+	i.cmd.Dir = ts.Getenv("WORK")
+	i.cmd.Env = []string{beHost + "=1", "HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH")}
+	stderr, err := i.cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(i.cmd.Start())
+	ts.Defer(func() {
+		_ = i.cmd.Process.Kill()
+		<-i.over
+	})
+	ready, cluster := make(chan struct{}), ""
+	go func() {
+		defer close(i.over)
+		told := false
+		for in := bufio.NewScanner(stderr); in.Scan(); {
+			line := in.Text()
+			i.log.WriteString(line + "\n")
+			if url, ok := strings.CutPrefix(line, "cluster: "); ok {
+				cluster = url
+			}
+			var entry map[string]any
+			if json.Unmarshal([]byte(line), &entry) == nil && entry["@message"] == "ready" && !told {
+				told = true
+				close(ready)
+			}
+		}
+		_ = i.cmd.Wait()
+	}()
+	select {
+	case <-ready:
+	case <-i.over:
+		ts.Fatalf("%s ended instead of being ready:\n%s", args[0], i.log.String())
+	case <-time.After(deadline):
+		ts.Fatalf("%s is not ready", args[0])
+	}
+	ts.Setenv("CLUSTER", cluster)
+	instancesOf(ts)[args[0]] = i
+}
+
+func instancesOf(ts *testscript.TestScript) map[string]*storyInstance {
+	m, _ := ts.Value(storyKey{}).(map[string]*storyInstance)
+	if m == nil {
+		ts.Fatalf("the story has no setup")
+	}
+	return m
+}
+
+func theInstance(ts *testscript.TestScript, name string) *storyInstance {
+	i := instancesOf(ts)[name]
+	if i == nil {
+		ts.Fatalf("there is no instance %s", name)
+	}
+	return i
+}
+
+func signalInstance(ts *testscript.TestScript, _ bool, args []string) {
+	s := map[string]os.Signal{"term": syscall.SIGTERM, "kill": syscall.SIGKILL}[args[1]]
+	ts.Check(theInstance(ts, args[0]).cmd.Process.Signal(s))
+}
+
+func ended(ts *testscript.TestScript, _ bool, args []string) {
+	i := theInstance(ts, args[0])
+	select {
+	case <-i.over:
+	case <-time.After(deadline):
+		ts.Fatalf("%s has not ended", args[0])
+	}
+	if got := i.cmd.ProcessState.String(); got != strings.Join(args[1:], " ") {
+		ts.Fatalf("%s: %s, want %s\n%s", args[0], got, args[1:], i.log.String())
+	}
+}
+
+func notTold(ts *testscript.TestScript, _ bool, args []string) {
+	i := theInstance(ts, args[0])
+	<-i.over
+	if secret := strings.TrimSpace(ts.ReadFile(args[1])); secret == "" || strings.Contains(i.log.String(), secret) {
+		ts.Fatalf("the log of %s holds the secret %q", args[0], secret)
+	}
+}
+
+func exclusive(ts *testscript.TestScript, _ bool, args []string) {
+	for _, file := range args {
+		info, err := os.Lstat(ts.MkAbs(file))
+		ts.Check(err)
+		if info.Mode().Perm()&0o077 != 0 {
+			ts.Fatalf("%s has mode %v", file, info.Mode())
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/elemental-conduit/conduit"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+func instanceMethods() map[string]method {
+	return map[string]method{
+		"WhoAreYou": unary(func() *conduitv1.WhoAreYouRequest { return &conduitv1.WhoAreYouRequest{} },
+			func(_ context.Context, s *Services, who asker, in *conduitv1.WhoAreYouRequest) (*conduitv1.InstanceInfo, error) {
+				return s.whoAmI(who, in.GetDigest()), nil
+			}),
+	}
+}
+
+// Info returns all that there is to know of the instance.
+func (s *Services) Info() *conduitv1.InstanceInfo {
+	return s.whoAmI(asker{level: conduit.System, operator: true}, nil)
+}
+
+// Digest returns InstanceInfo.digest as it is now, for the Status of links.
+func (s *Services) Digest() []byte { return digest(s.o.Inventory.Deployments()) }
+
+// whoAmI tells an asker what he may know, without the deployments if they are
+// those of the digest that he has.
+func (s *Services) whoAmI(who asker, known []byte) *conduitv1.InstanceInfo {
+	info := &conduitv1.InstanceInfo{Instance: s.instance, Name: s.o.Name, State: s.o.Lifecycle.State()}
+	if who.level < conduit.User {
+		return info
+	}
+	info.Epoch, info.Mode, info.Version = s.o.Epoch, s.o.Mode, s.o.Version
+	info.UptimeMillis = uint64(max(0, time.Since(s.o.Started).Milliseconds()))
+	if c := s.o.Capacity; c != nil {
+		info.Available, info.Total = c.Units()
+	}
+	deployments := s.o.Inventory.Deployments()
+	info.Digest = digest(deployments)
+	for _, d := range deployments {
+		for _, e := range d.GetElements() {
+			info.InFlight += e.GetInFlight()
+		}
+	}
+	if len(known) > 0 && bytes.Equal(known, info.GetDigest()) {
+		info.Unchanged = true
+		return info
+	}
+	if !who.operator {
+		for _, d := range deployments {
+			restrict(d, who.level)
+		}
+	}
+	info.Deployments = deployments
+	return info
+}
+
+// digest changes whenever something of the deployments does that is not in
+// motion by itself. It is the same for every asker, whatever he may see of them:
+// so one that a Status carries can be compared with it.
+func digest(deployments []*conduitv1.DeploymentInfo) []byte {
+	h := sha256.New()
+	m := proto.MarshalOptions{Deterministic: true}
+	for _, d := range deployments {
+		still := &conduitv1.DeploymentInfo{Id: d.GetId(), Name: d.GetName(), Status: d.GetStatus()}
+		for _, e := range d.GetElements() {
+			still.Elements = append(still.Elements, &conduitv1.ElementInfo{
+				Name: e.GetName(), Version: e.GetVersion(), State: e.GetState(), Reason: e.GetReason(), Generation: e.GetGeneration(),
+				Restarts: e.GetRestarts(), LastExit: e.GetLastExit(), Services: e.GetServices(), File: e.GetFile(),
+			})
+		}
+		text, err := m.Marshal(&conduitv1.InstanceInfo{Deployments: []*conduitv1.DeploymentInfo{still}})
+		if err != nil {
+			text = []byte(d.GetId()) // text that is not UTF-8, which no description has: nobody notices a change, and the refresh tells
+		}
+		_, _ = h.Write(text) // a hash takes everything
+	}
+	return h.Sum(nil)[:16]
+}
+
+// restrict leaves of a deployment what somebody of a level may know who is no
+// operator: nothing of the machine and the processes, and of the methods those
+// that he may call.
+func restrict(d *conduitv1.DeploymentInfo, level conduit.Level) {
+	for _, e := range d.GetElements() {
+		e.Reason, e.LastExit, e.Stderr, e.File, e.Pid = "", "", nil, "", 0
+		e.Services = callable(e.GetServices(), level)
+	}
+}
+
+// callable returns the services with the methods that are remote and not above a
+// level. It changes nothing, since descriptions are shared.
+func callable(services []*conduitv1.ServiceDescription, level conduit.Level) []*conduitv1.ServiceDescription {
+	var out []*conduitv1.ServiceDescription
+	for _, s := range services {
+		methods := slices.DeleteFunc(slices.Clone(s.GetMethods()), func(m *conduitv1.MethodDescription) bool {
+			return !m.GetRemote() || conduit.Level(m.GetMinLevel()) > level
+		})
+		if len(methods) > 0 {
+			out = append(out, &conduitv1.ServiceDescription{Name: s.GetName(), Methods: methods})
+		}
+	}
+	return out
+}
