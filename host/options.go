@@ -101,10 +101,17 @@ func (o *Options) setDefaults() error {
 		v *time.Duration
 		d time.Duration
 	}{
-		{&o.ScanInterval, time.Second}, {&o.StartTimeout, 10 * time.Second}, {&o.ReadyTimeout, 60 * time.Second},
-		{&o.HealthInterval, 5 * time.Second}, {&o.HealthTimeout, 2 * time.Second}, {&o.StopTimeout, 5 * time.Second},
-		{&o.KillGrace, 2 * time.Second}, {&o.DrainTimeout, 30 * time.Second}, {&o.RestartMin, 500 * time.Millisecond},
-		{&o.RestartMax, 60 * time.Second}, {&o.StableAfter, 30 * time.Second},
+		{&o.ScanInterval, time.Second},
+		{&o.StartTimeout, 10 * time.Second},
+		{&o.ReadyTimeout, 60 * time.Second},
+		{&o.HealthInterval, 5 * time.Second},
+		{&o.HealthTimeout, 2 * time.Second},
+		{&o.StopTimeout, 5 * time.Second},
+		{&o.KillGrace, 2 * time.Second},
+		{&o.DrainTimeout, 30 * time.Second},
+		{&o.RestartMin, 500 * time.Millisecond},
+		{&o.RestartMax, 60 * time.Second},
+		{&o.StableAfter, 30 * time.Second},
 	} {
 		if *d.v == 0 {
 			*d.v = d.d
