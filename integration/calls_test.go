@@ -20,7 +20,7 @@ func TestTheAuthorsExample(t *testing.T) {
 	i := start(t, []string{built.greeter, built.echo})
 	i.call(greeterAddr, "Greet", `{"name":"Ada"}`).want(t, 0, `{"text":"Hello, Ada!"}`+"\n")
 	i.call(greeterAddr, "Count", "3").want(t, 0, "0\n1\n2\n")
-	i.call(greeterAddr, "Greet", `{"name":""}`).want(t, 1, "", "error: ", "name is empty", "reason=", "outcome=executed")
+	i.call(greeterAddr, "Greet", `{"name":""}`).want(t, 1, "", "error: ", "name is empty", "reason=", "outcome=executed", "peer=0100")
 	i.call(greeterAddr, "Greet", `{"name":""}`, "-o", "json").want(t, 1, "", `"code":"invalid_argument"`, `"outcome":"executed"`)
 	i.call(echoAddr, "Hidden").want(t, 4, "", "reason=not_remote", "outcome=refused")
 	i.call(greeterAddr, "Nope").want(t, 3, "", "reason=method_not_found", "outcome=refused")

@@ -109,6 +109,9 @@ func (c *Conn) takeHello(body []byte) error {
 		return errStop
 	}
 	c.theirs = h
+	if c.o.Dialer && h.Instance != "" {
+		c.o.Peer.Name = h.Instance // who it is says more than where it was dialled
+	}
 	c.linkCredit = int64(h.LinkCredit)
 	c.ready = c.err == nil
 	c.greeted = true
