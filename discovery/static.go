@@ -165,8 +165,11 @@ func normalHost(host string) (normal string, loopback bool, why string) {
 		if ip.IsUnspecified() {
 			return "", false, "it is the address to listen on everywhere, which cannot be dialled"
 		}
-		if strings.ContainsAny(ip.Zone(), "%/\\ ") {
-			return "", false, "the zone of its IPv6 address is no interface's name"
+		// What a URL would escape would not read back as it was.
+		if strings.ContainsFunc(ip.Zone(), func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._~", r)
+		}) {
+			return "", false, "the zone of its IPv6 address holds something else than letters, digits, '-', '.', '_' and '~'"
 		}
 		return ip.String(), ip.IsLoopback(), ""
 	}
