@@ -94,7 +94,7 @@ func TestDrainTimeoutCancelsWhatIsLeft(t *testing.T) {
 	i.signal(syscall.SIGTERM)
 	err := <-done
 	var e *conduit.Error
-	if !errors.As(err, &e) || e.Code != conduit.Unavailable {
+	if !errors.As(err, &e) || e.Code != conduit.Unavailable || e.Outcome != conduit.OutcomeUnknown {
 		t.Errorf("the call under way: %v", err)
 	}
 	if code := i.wait(); code != 0 {

@@ -121,8 +121,8 @@ func TestDeadlineTravels(t *testing.T) {
 		if d := (<-ended).Sub(start); d != 2*time.Second {
 			t.Errorf("ended after %v", d)
 		}
-		if f := failure(r.take(), 1); f == nil || f.Code != conduitv1.Code_CODE_DEADLINE_EXCEEDED || f.Outcome != conduitv1.Outcome_OUTCOME_EXECUTED {
-			t.Errorf("got %v", f)
+		if f := failure(r.take(), 1); f == nil || f.Code != conduitv1.Code_CODE_DEADLINE_EXCEEDED || f.Outcome != conduitv1.Outcome_OUTCOME_UNKNOWN {
+			t.Errorf("got %v", f) // a deadline that passed while the work ran: unknown, whichever end saw it
 		}
 	})
 	bubble(t, "over a splice and across a queue", func(t *testing.T) {

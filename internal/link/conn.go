@@ -251,7 +251,12 @@ func (c *Conn) WaitServed(ctx context.Context) error {
 			}
 			wait = c.idleWake
 		} else {
-			wait = c.writerIdle()
+			// Also when nobody writes yet: the last answer may be in the packet, and
+			// whoever put it there not have come as far as to write it.
+			if c.idleWriter == nil {
+				c.idleWriter = make(chan struct{})
+			}
+			wait = c.idleWriter
 		}
 		c.mu.Unlock()
 		c.kick()

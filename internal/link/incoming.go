@@ -201,9 +201,10 @@ func (s *ServerCall) failure(err, cause error) *conduit.Error {
 	e := *conduit.AsError(err, conduit.Executed)
 	var c *conduit.Error
 	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		e.Code, e.Reason, e.Message = c.Code, c.Reason, c.Message
-	}
-	if e.Outcome != conduit.Refused || s.sent.Load() {
+		// The work was cut short from outside: how far it came, nobody knows.
+		e.Code, e.Reason, e.Message, e.Retryable = c.Code, c.Reason, c.Message, c.Retryable
+		e.Outcome = conduit.OutcomeUnknown
+	} else if e.Outcome != conduit.Refused || s.sent.Load() {
 		e.Outcome = conduit.Executed
 	}
 	if e.Op == "" {

@@ -397,6 +397,27 @@ func TestGoAway(t *testing.T) {
 	})
 }
 
+// TestWaitServedWritesWhatNobodyHasBegunToWrite: an answer that is in the packet
+// while its goroutine has not come as far as to write it is written, not waited
+// for without end.
+func TestWaitServedWritesWhatNobodyHasBegunToWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := pair(t, Options{}, Options{})
+		if _, err := unary(t.Context(), c, "Echo", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s.mu.Lock()
+		s.wbuf = frame.AppendPing(s.wbuf, 7, true)
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.WaitServed(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestVersionRefusalNamesBothSides(t *testing.T) {
 	c, _ := pair(t, Options{Hello: Hello{VersionMin: 7, VersionMax: 9}}, Options{})
 	_, err := unary(testCtx(t), c, "Echo", nil)
