@@ -31,6 +31,8 @@ func checkURL(raw string, insecure bool) (string, *conduit.Error) {
 		return bad("the peer %s://%s has a query or fragment in its URL, which links do not have; a session is given as an option", u.Scheme, u.Host)
 	case u.Hostname() == "":
 		return bad("the peer's URL names no host: it should look like wss://host:7400%s", Path)
+	case !plainHost(u.Host, u.Hostname()):
+		return bad("the host in the peer's URL is neither a name of letters, digits, '-', '_' and '.' nor an IP address (IPv6 in brackets)")
 	case u.Path != "" && u.Path != "/" && u.Path != Path:
 		return bad("the peer %s://%s has another path than %s in its URL", u.Scheme, u.Host, Path)
 	case u.Scheme == "ws" && !insecure && !isLoopback(u.Hostname()):
@@ -66,4 +68,19 @@ func checkSession(secret string) *conduit.Error {
 		}
 	}
 	return nil
+}
+
+// plainHost reports whether a URL's host reads back as it was once it is written
+// in its normal form: a name without escapes, or an address with a plain zone.
+func plainHost(host, name string) bool {
+	plain := func(s, more string) bool {
+		return !strings.ContainsFunc(s, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(more, r)
+		})
+	}
+	if !strings.HasPrefix(host, "[") {
+		return plain(name, "-_.")
+	}
+	ip, err := netip.ParseAddr(name)
+	return err == nil && plain(ip.Zone(), "-_.~")
 }
