@@ -62,7 +62,7 @@ func (d *driven) take(tb testing.TB, packet []byte) {
 }
 
 // A call that is passed on costs the host no allocation, there and back, small
-// or in pieces.
+// or in pieces, though each packet has a Status before it.
 func TestSpliceAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -71,7 +71,9 @@ func TestSpliceAllocatesNothing(t *testing.T) {
 	var out frame.Invoke
 	var owner countingOwner
 	var tag uint64
-	front := drive(t, Options{Handler: handlerFunc(func(in *Incoming) {
+	units := newLedger()
+	units.refused = make([]int64, 0, 10_000)
+	front := drive(t, Options{Reporter: units, Handler: handlerFunc(func(in *Incoming) {
 		tag++
 		out = *in.Invoke
 		in.Splice(back.Conn, &out, &owner, tag)
@@ -84,7 +86,7 @@ func TestSpliceAllocatesNothing(t *testing.T) {
 		payload := make([]byte, size)
 		invoke := frame.Invoke{
 			Instance: []byte("*"), Deployment: []byte("d"), Element: []byte("e"), Service: []byte("s.S"), Method: []byte("M"), ContentType: []byte("application/json"),
-			TimeoutMicros: 30_000_000, ReplyCredit: DefaultReplyCredit, HasData: true,
+			TimeoutMicros: 30_000_000, Units: 1, ReplyCredit: DefaultReplyCredit, HasData: true,
 			Data: frame.Data{Total: uint64(size), HasTotal: true, Bytes: payload, Last: true},
 		}
 		part := frame.Data{Part: 1, Total: uint64(size), HasTotal: true, Bytes: payload}
@@ -102,12 +104,12 @@ func TestSpliceAllocatesNothing(t *testing.T) {
 		for range 100 {
 			round()
 		}
-		before, ends := front.carrier.wrote, owner
+		before, ends, judged := front.carrier.wrote, owner, front.report.sent.Judged
 		if n := testing.AllocsPerRun(200, round); n != 0 {
 			t.Errorf("%d bytes: %v allocations a call", size, n)
 		}
-		if wrote := front.carrier.wrote - before; wrote < 201*2*size || owner-ends != 201 {
-			t.Errorf("%d bytes: the test tests nothing: %d bytes written, %d ends", size, wrote, owner-ends)
+		if wrote := front.carrier.wrote - before; wrote < 201*2*size || owner-ends != 201 || front.report.sent.Judged-judged != 201 {
+			t.Errorf("%d bytes: the test tests nothing: %d bytes written, %d ends, %d judged", size, wrote, owner-ends, front.report.sent.Judged-judged)
 		}
 	}
 }

@@ -34,6 +34,8 @@ type callState struct {
 	id         uint64 // 0 until its Invoke is written
 	ours       bool   // this end made it
 	background bool
+	kept       bool      // a drain does not end it at once
+	units      uint32    // of a call of this end, as its Invoke says
 	deadline   time.Time // zero = none
 
 	// Sending.
@@ -258,12 +260,18 @@ func (c *Conn) retire(k *call) {
 		delete(c.calls, k.id)
 	}
 	if k.ours {
+		c.settle(k)
 		c.out--
 		if k.background {
 			c.outBackground--
+		} else {
+			c.foreground.Add(-1)
 		}
 	} else {
 		c.inc--
+		if k.background {
+			c.incBackground--
+		}
 	}
 	c.freeWindow(k, k.window)
 	c.dropAssembly(k)

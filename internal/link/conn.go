@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -31,16 +32,18 @@ type Conn struct {
 
 	calls         map[uint64]*call
 	free          []*call
-	nextID        uint64 // of the next Invoke of this end
-	lastID        uint64 // highest id that the other end used
-	out, inc      int    // calls of this end; calls of the other
-	outBackground int
+	nextID        uint64        // of the next Invoke of this end
+	lastID        uint64        // highest id that the other end used
+	out, inc      int           // calls of this end; calls of the other
+	outBackground int           // of out
+	incBackground int           // of inc
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
 
 	refusing  bool           // this end said GoAway
 	heldAway  []byte         // a GoAway that waits for this end's Hello
 	goneAway  *conduit.Error // the other end said GoAway
+	goneLast  uint64         // the last call that it serves
 	turn      uint64         // of messages that came in pieces
 	idleSince time.Time
 
@@ -66,8 +69,14 @@ type Conn struct {
 
 	effects, spareEffects []effect
 
-	live liveness
-	stat Stats
+	live   liveness
+	report reporting
+	units  accounts
+	stat   Stats
+	// foreground is out without outBackground, and off is set once there is to be
+	// no further call: both are asked at each pick among links, so without the lock.
+	foreground atomic.Int64
+	off        atomic.Bool
 
 	// The reader's own.
 	now     time.Time // of the packet in hand; written under mu
@@ -105,9 +114,10 @@ func New(carrier Carrier, o Options) *Conn {
 	c.now = time.Now()
 	c.idleSince = c.now
 	c.in.conn = c
+	c.startReporting()
 	c.mu.Lock()
 	if !o.Dialer {
-		c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
+		c.sayHello()
 	}
 	c.startLiveness()
 	c.unlock()
@@ -184,11 +194,18 @@ func (c *Conn) Err() error {
 
 // Usable reports whether new calls may be sent: the link lives and the other
 // end is not going away.
-func (c *Conn) Usable() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err == nil && c.goneAway == nil
-}
+func (c *Conn) Usable() bool { return !c.off.Load() }
+
+// Outstanding returns the calls of this end that are under way, without those in
+// the background.
+func (c *Conn) Outstanding() int { return int(c.foreground.Load()) }
+
+// Unsent returns the units of all calls that this end handed to the link, by Invoke
+// or Splice, and that the other end will never judge: those that ended before their
+// Invoke was written, and those above the last call of its GoAway, also if this end
+// had given them up by then. It never falls, and counts each call once. Calls that
+// were written when the link was lost are not in it.
+func (c *Conn) Unsent() uint64 { return c.units.unsent.Load() }
 
 // Calls returns the calls under way: made by this end, and served for the other.
 func (c *Conn) Calls() (out, in int) {
@@ -272,10 +289,21 @@ func (c *Conn) WaitServed(ctx context.Context) error {
 // CancelIncoming cancels every call that this end serves, with a cause that
 // its handlers see.
 func (c *Conn) CancelIncoming(cause *conduit.Error) {
+	c.cancelIncoming(cause, func(*call) bool { return true })
+}
+
+// CancelBackground cancels the background calls that this end serves, as
+// CancelIncoming does, but for those that [Incoming.KeepInDrain] was called for:
+// what a drain does at once.
+func (c *Conn) CancelBackground(cause *conduit.Error) {
+	c.cancelIncoming(cause, func(k *call) bool { return k.background && !k.kept })
+}
+
+func (c *Conn) cancelIncoming(cause *conduit.Error, which func(*call) bool) {
 	c.mu.Lock()
 	var list []ref
 	for _, k := range c.calls {
-		if !k.ours {
+		if !k.ours && which(k) {
 			list = append(list, k.ref())
 		}
 	}
@@ -304,7 +332,9 @@ func (c *Conn) failLocked(err error) {
 		return
 	}
 	c.err = err
+	c.off.Store(true)
 	c.stopLiveness()
+	c.stopReporting()
 	c.log.Debug("link over", "cause", err.Error())
 	var list []*call
 	for _, k := range c.calls {

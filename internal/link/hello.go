@@ -88,6 +88,13 @@ func encodeGoAway(last uint64, reason, message string, retryAfter time.Duration)
 	return body
 }
 
+// sayHello puts this end's Hello, its first frame, into the next packet. c.mu is
+// held.
+func (c *Conn) sayHello() {
+	c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
+	c.report.behind = len(c.wbuf)
+}
+
 // takeHello takes the other end's Hello, or refuses it. It runs on the reader.
 func (c *Conn) takeHello(body []byte) error {
 	h, err := decodeHello(body)
@@ -118,7 +125,7 @@ func (c *Conn) takeHello(body []byte) error {
 	if c.o.Dialer {
 		// Not with control: the packet that is begun now goes before that, and
 		// from now on it may hold Invokes.
-		c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindHello, c.o.Hello.encode())
+		c.sayHello()
 		if c.heldAway != nil {
 			c.wbuf = frame.AppendBody(c.wbuf, 0, frame.KindGoAway, c.heldAway)
 			c.heldAway = nil
@@ -179,11 +186,13 @@ func (c *Conn) takeGoAway(body []byte) error {
 		e.Code, e.Retryable = conduit.FailedPrecondition, false
 	}
 	c.mu.Lock()
-	defer c.unlock()
 	if c.goneAway != nil || c.err != nil {
-		return nil
+		c.unlock()
+		return nil //nolint:nilerr // a link that is over ends by itself
 	}
-	c.goneAway = e
+	c.goneAway, c.goneLast = e, m.LastCall
+	c.off.Store(true)
+	c.settleGone()
 	for id, k := range c.calls {
 		if k.ours && id > m.LastCall {
 			c.ended(k, e, nil)
@@ -199,6 +208,10 @@ func (c *Conn) takeGoAway(body []byte) error {
 			}
 			k = next
 		}
+	}
+	c.unlock()
+	if c.o.OnGoAway != nil {
+		c.o.OnGoAway(e.Reason, after)
 	}
 	return nil
 }

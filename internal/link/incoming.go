@@ -23,7 +23,12 @@ type Incoming struct {
 	ref      ref
 	id       uint64
 	deadline time.Time
+	units    uint32
 	decided  bool
+	// judged: the units were counted as judged. The reader looks at it once Handle
+	// has returned; a call that is decided later, off the reader, takes it along
+	// with the copy of its Incoming, and judge is called once it is decided.
+	judged bool
 }
 
 // Conn returns the link that the call came on.
@@ -37,6 +42,38 @@ func (in *Incoming) Peer() Peer { return in.conn.o.Peer }
 
 // Deadline returns when the caller gives up; ok is false if it does not.
 func (in *Incoming) Deadline() (at time.Time, ok bool) { return in.deadline, !in.deadline.IsZero() }
+
+// Reporter returns the link's, by which the handler judges a call that it admits;
+// nil if the other end is told nothing of this one's room.
+func (in *Incoming) Reporter() Reporter { return in.conn.o.Reporter }
+
+// MarkJudged says that the handler has counted the call's units as judged, by the
+// link's Reporter. Otherwise the link does it, once Handle has returned.
+func (in *Incoming) MarkJudged() { in.judged = true }
+
+// judge counts the units of an Invoke as judged unless that is done: for each that
+// the link takes, whatever becomes of it, this is called once, when it is decided.
+// No lock of the link is held.
+func (in *Incoming) judge() {
+	if in.judged {
+		return
+	}
+	in.judged = true
+	if r := in.conn.o.Reporter; r != nil && in.units > 0 {
+		r.Refuse(int64(in.units))
+	}
+}
+
+// KeepInDrain says that the call, one in the background, is not to end as soon as
+// this instance drains: it is a claim, which ends with the work behind it.
+func (in *Incoming) KeepInDrain() {
+	c := in.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := in.ref.get(); k != nil {
+		k.kept = true
+	}
+}
 
 // Refuse ends the call with an error; the outcome becomes Refused unless it is
 // Executed.

@@ -111,8 +111,16 @@ type Options struct {
 	// OnClose is called once, on a goroutine of the link, after every call of
 	// the link has ended.
 	OnClose func(err error)
-	// OnStatus is called on the reader with the encoded Status; it must not block.
+	// OnStatus is called on the reader with the encoded Status, which is valid until
+	// it returns; it must not block.
 	OnStatus func(body []byte)
+	// OnGoAway is called once, on the reader, when the other end has said that it
+	// takes no new calls: after Usable says false, and after the calls that it will
+	// not start were ended. retryAfter is 0 if it did not say. It must not block.
+	OnGoAway func(reason string, retryAfter time.Duration)
+	// Reporter is asked for this end's Status, and told of the Invokes that came in;
+	// nil = none is sent.
+	Reporter Reporter
 	// Log takes what the link has to say at debug level; nil = nothing.
 	Log *slog.Logger
 }

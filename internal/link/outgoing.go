@@ -56,22 +56,22 @@ func (c *Conn) Invoke(ctx context.Context, r *Route, in *conduit.Invocation) con
 	x := &exchange{c: c, route: r, method: in.Method}
 	x.in.init()
 	if err := ctx.Err(); err != nil {
-		return x.dead(conduit.FromContext(ctx, conduit.NotSent))
+		return x.dead(in, conduit.FromContext(ctx, conduit.NotSent))
 	}
 	deadline, has := ctx.Deadline()
 	now := time.Now()
 	switch {
 	case has && !deadline.After(now):
-		return x.dead(&conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Outcome: conduit.NotSent, Message: "the deadline had passed before the call began"})
+		return x.dead(in, &conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline, Outcome: conduit.NotSent, Message: "the deadline had passed before the call began"})
 	case !has && !in.Streaming && !in.Background && c.o.CallTimeout > 0:
 		deadline, has = now.Add(c.o.CallTimeout), true
 	}
 	x.deadline = deadline
 	if err := checkHeader(r, in); err != nil {
-		return x.dead(err)
+		return x.dead(in, err)
 	}
 	if err := x.start(in, deadline, has, now); err != nil {
-		return x.dead(err)
+		return x.dead(in, err)
 	}
 	if in.Streaming && ctx.Done() != nil {
 		x.stop = context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })
@@ -207,6 +207,8 @@ func (c *Conn) newOutgoing(window int64, background bool) *call {
 	c.out++
 	if background {
 		c.outBackground++
+	} else {
+		c.foreground.Add(1)
 	}
 	return k
 }
@@ -215,6 +217,7 @@ func (c *Conn) newOutgoing(window int64, background bool) *call {
 // queues it; with copied, its payload is copied when it must wait. It reports
 // whether it is in the packet. c.mu is held.
 func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) (written bool) {
+	k.units = f.Units
 	if !c.writing && len(f.Data.Bytes) <= chunk && c.ready && int64(len(f.Data.Bytes))+dataCost <= int64(c.theirs.CallCredit) {
 		// Behind a write under way an Invoke waits in the queue, where it can be
 		// taken back without a trace.
@@ -237,7 +240,8 @@ func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) (written bool) 
 }
 
 // dead ends an exchange before it began.
-func (x *exchange) dead(err *conduit.Error) conduit.Exchange {
+func (x *exchange) dead(in *conduit.Invocation, err *conduit.Error) conduit.Exchange {
+	x.c.units.neverSent(in.Units)
 	x.name(err)
 	x.in.end(err)
 	return x

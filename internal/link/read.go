@@ -148,9 +148,11 @@ func (c *Conn) owedForLink(size int) { c.linkOwed += int64(size) }
 // ended: the frame is dropped. c.mu is held.
 func (c *Conn) find(id uint64) (*call, error) {
 	if k := c.calls[id]; k != nil {
+		c.units.heard(k.ours, id)
 		return k, nil
 	}
 	if c.used(id) {
+		c.units.heard(c.mine(id), id)
 		c.stat.Dropped++
 		return nil, nil
 	}
@@ -162,40 +164,61 @@ func (c *Conn) used(id uint64) bool {
 	if id == 0 {
 		return false
 	}
-	if (id%2 == 1) == c.o.Dialer {
+	if c.mine(id) {
 		return id < c.nextID
 	}
 	return id <= c.lastID
 }
 
+// mine reports whether an id is one of those that this end gives.
+func (c *Conn) mine(id uint64) bool { return (id%2 == 1) == c.o.Dialer }
+
+// takeInvoke takes a call of the other end, and sees to it that its units are
+// judged exactly once, whoever refuses it.
 func (c *Conn) takeInvoke(f *frame.Frame) error {
+	c.in.units, c.in.judged = f.Invoke.Units, false
+	taken, err := c.takeCall(f)
+	if taken {
+		c.in.judge()
+	}
+	return err
+}
+
+// takeCall takes an Invoke and has it decided. taken is false for one that is not
+// to be judged: it is above last_call, or the end of the link.
+func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 	if c.o.Dialer && !c.o.Duplex {
-		return c.broken("the acceptor of this link may not call")
+		return false, c.broken("the acceptor of this link may not call")
 	}
 	if (f.Call%2 == 1) == c.o.Dialer {
-		return c.broken("call id %d has the wrong parity", f.Call)
+		return false, c.broken("call id %d has the wrong parity", f.Call)
 	}
 	in := &f.Invoke
 	c.mu.Lock()
 	if c.err != nil { // it ended within this packet: nobody would end this call
 		c.unlock()
-		return errStop
+		return false, errStop
 	}
 	c.owedForLink(f.Size)
 	if f.Call <= c.lastID || f.Call == 0 {
 		last := c.lastID
 		c.unlock()
-		return c.broken("call id %d does not grow: the last was %d", f.Call, last)
+		return false, c.broken("call id %d does not grow: the last was %d", f.Call, last)
 	}
 	c.lastID = f.Call
 	if c.refusing {
 		// Above last_call: the other end has been told, or will be.
 		c.unlock()
-		return nil
+		return false, nil
 	}
-	if c.inc >= 2*int(c.o.Hello.MaxCalls)+16 {
+	// Background calls do not count for max_calls, but may be as many again.
+	most, under, kind := int(c.o.Hello.MaxCalls), c.inc-c.incBackground, "calls"
+	if in.Background {
+		under, kind = c.incBackground, "background calls"
+	}
+	if under >= 2*most+16 {
 		c.unlock()
-		return &CloseError{Code: CloseTryLater, Reason: "calls go on coming though refused: too many unanswered"}
+		return false, &CloseError{Code: CloseTryLater, Reason: "calls go on coming though refused: too many unanswered"}
 	}
 	k := c.newCall()
 	k.id, k.background = f.Call, in.Background
@@ -203,6 +226,9 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	k.recvLeft = int64(c.o.Hello.CallCredit)
 	c.calls[k.id] = k
 	c.inc++
+	if k.background {
+		c.incBackground++
+	}
 	if in.TimeoutMicros > 0 {
 		k.deadline = c.now.Add(time.Duration(min(in.TimeoutMicros, uint64(maxTimeout/time.Microsecond))) * time.Microsecond)
 	}
@@ -212,10 +238,10 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	case int64(f.Size)-payload > maxInvoke:
 		refusal = conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d", int64(f.Size)-payload, maxInvoke)
-	case c.inc > int(c.o.Hello.MaxCalls):
+	case under >= most:
 		refusal = &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Outcome: conduit.Refused, Op: c.o.Op,
-			Message: fmt.Sprintf("%d calls are under way on this link, its limit", c.o.Hello.MaxCalls),
+			Message: fmt.Sprintf("%d %s are under way on this link, its limit", most, kind),
 		}
 	case in.HasData && in.Data.HasTotal && in.Data.Total > uint64(c.o.Hello.MaxMessage):
 		refusal = tooLarge(int64(min(in.Data.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.Refused, Options{Op: c.o.Op})
@@ -240,7 +266,7 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 		k.recvDone = true
 		c.sendFailure(k, encodeFailure(refusal))
 		c.unlock()
-		return nil
+		return true, nil
 	}
 	deadline := k.deadline
 	c.unlock()
@@ -255,7 +281,7 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 		c.in.Refuse(conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Refused, "this end did not decide about the call"))
 	}
 	c.in.ref, c.in.Invoke = ref{}, nil
-	return nil
+	return true, nil
 }
 
 // maxTimeout bounds a deadline that travels, so that sums do not overflow.

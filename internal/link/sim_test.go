@@ -12,11 +12,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/elemental-conduit/conduit"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 var (
@@ -54,6 +58,8 @@ type sim struct {
 	wires         []*simWire
 	memories      []*Memory
 	quiet         bool // no faults: every call must come to its natural end
+	sound         bool // no wire fails: each link is alive at the end
+	hops          []*simHop
 
 	mu   sync.Mutex
 	ran  map[int]int
@@ -74,6 +80,9 @@ type simOp struct {
 	leave    int           // the caller leaves after so many messages; 0 = never
 	early    bool          // the handler returns before it has read all
 	start    time.Duration
+	units    uint32
+	// background calls do not count for max_calls.
+	background bool
 
 	err  error
 	got  int
@@ -86,20 +95,30 @@ func newSim(t *testing.T, seed uint64) *sim {
 		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{},
 	}
 	s.quiet = s.r.IntN(3) == 0
+	s.sound = s.quiet || s.r.IntN(4) == 0
 	spliced := s.r.IntN(2) == 0
 	first := s.wire()
 	second := first
 	if spliced {
 		second = s.wire()
 	}
-	s.server = New(second[1], s.options(Options{Handler: handlerFunc(s.serve)}))
+	s.hops = []*simHop{{}}
+	if spliced {
+		s.hops = append(s.hops, &simHop{})
+	}
+	in, out := s.hops[0], s.hops[len(s.hops)-1]
+	s.server = New(second[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: out}))
+	out.judge.Store(s.server)
 	if !spliced {
 		s.front = s.server
 	} else {
-		s.back = New(second[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost}))
-		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice)}))
+		s.back = New(second[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost, OnStatus: out.onStatus, OnGoAway: out.onGoAway}))
+		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice), Reporter: in}))
+		in.judge.Store(s.front)
+		out.caller.Store(s.back)
 	}
-	s.caller = New(first[0], s.options(Options{Dialer: true}))
+	s.caller = New(first[0], s.options(Options{Dialer: true, OnStatus: in.onStatus, OnGoAway: in.onGoAway}))
+	in.caller.Store(s.caller)
 	return s
 }
 
@@ -109,7 +128,7 @@ func (s *sim) wire() [2]Carrier {
 	r := rand.New(rand.NewPCG(s.r.Uint64(), 1))
 	delay := func() time.Duration { return latency + time.Duration(r.IntN(1000))*time.Microsecond }
 	at, kind, side, pause := 2+s.r.IntN(120), s.r.IntN(4), s.r.IntN(2), time.Duration(1+s.r.IntN(6000))*time.Millisecond
-	if s.quiet {
+	if s.sound {
 		at = -1
 	}
 	w, a, b := newSimWire(150<<10, delay, func(w *simWire, _, n int) {
@@ -202,6 +221,13 @@ func (s *sim) run() {
 	go s.watch(over)
 	wg.Wait()
 	close(over)
+	if s.sound {
+		time.Sleep(2 * time.Second) // handlers end, and what is worth a Status is told
+		synctest.Wait()
+	}
+	for i, h := range s.hops {
+		h.check(s, i)
+	}
 	if s.quiet {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
@@ -247,6 +273,9 @@ func (s *sim) watch(over chan struct{}) {
 		case <-over:
 			return
 		case <-time.After(3 * time.Millisecond):
+		}
+		for i, h := range s.hops {
+			h.look(s, i)
 		}
 		for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
 			if c == nil {
@@ -344,6 +373,8 @@ func (s *sim) op(id int) *simOp {
 	if op.down > 1 && r.IntN(4) == 0 {
 		op.leave = 1 + r.IntN(op.down)
 	}
+	op.units = uint32(r.IntN(4)) * 10
+	op.background = r.IntN(6) == 0
 	return op
 }
 
@@ -413,6 +444,9 @@ func (s *sim) begin(ctx context.Context, op *simOp) conduit.Exchange {
 	if op.up > 0 {
 		in.Request, in.HasRequest = op.payload(0, 0), true
 	}
+	in.Units = op.units
+	in.Background = op.background
+	s.hops[0].sent.Add(uint64(op.units))
 	return s.caller.Invoke(ctx, testRoute, in)
 }
 
@@ -448,6 +482,7 @@ func (s *sim) receive(ctx context.Context, x conduit.Exchange, op *simOp) error 
 
 // splice is the host's dispatcher.
 func (s *sim) splice(in *Incoming) {
+	s.hops[0].judges(in)
 	if m := in.Invoke.Method; strings.HasPrefix(string(m), "refuse") && m[len(m)-1]%2 == 0 {
 		in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.Refused, "no"))
 		return
@@ -457,7 +492,104 @@ func (s *sim) splice(in *Incoming) {
 	tag := s.tags
 	s.mu.Unlock()
 	out := *in.Invoke
+	out.Units += 3 // as a host writes what the method takes
+	s.hops[1].sent.Add(uint64(out.Units))
 	in.Splice(s.back, &out, s, tag)
+}
+
+// simHop is what the two ends of one link say of the units that went over it.
+type simHop struct {
+	judge, caller atomic.Pointer[Conn]
+
+	sent    atomic.Uint64 // handed to the link
+	judged  atomic.Int64
+	version atomic.Uint64
+
+	mu   sync.Mutex
+	told int64  // judged, as the caller last heard
+	was  uint64 // unsent, as it was last seen
+	away int
+	late bool
+}
+
+// Refuse implements Reporter. It says at once that something has changed, as the
+// owner of a budget does.
+func (h *simHop) Refuse(units int64) {
+	h.judged.Add(units)
+	h.version.Add(1)
+	if c := h.judge.Load(); c != nil {
+		c.StatusChanged()
+	}
+}
+
+// Version implements Reporter.
+func (h *simHop) Version() uint64 { return h.version.Load() }
+
+// Status implements Reporter. With a total of nothing each movement is worth a packet.
+func (h *simHop) Status() Status {
+	return Status{Judged: h.judged.Load(), State: conduitv1.InstanceState_INSTANCE_STATE_ACTIVE}
+}
+
+// judges has the handler judge some calls itself.
+func (h *simHop) judges(in *Incoming) {
+	if in.ID()%3 == 0 && in.Invoke.Units > 0 {
+		in.Reporter().Refuse(int64(in.Invoke.Units))
+		in.MarkJudged()
+	}
+}
+
+func (h *simHop) onStatus(body []byte) {
+	var m conduitv1.Status
+	err := proto.Unmarshal(body, &m)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.late = h.late || err != nil || int64(m.GetJudged()) < h.told
+	h.told = int64(m.GetJudged())
+}
+
+func (h *simHop) onGoAway(string, time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.away++
+	if c := h.caller.Load(); c != nil && c.Usable() {
+		h.late = true
+	}
+}
+
+// look holds what is unsent to its promise.
+func (h *simHop) look(s *sim, hop int) {
+	c := h.caller.Load()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	judged := uint64(h.judged.Load()) // in this order: all three grow
+	n := c.Unsent()
+	if sent := h.sent.Load(); n < h.was || n+judged > sent {
+		s.t.Errorf("seed %d: hop %d: unsent was %d and is %d; %d are judged, of %d", s.seed, hop, h.was, n, judged, sent)
+	}
+	h.was = n
+}
+
+// check is called when all calls have ended.
+func (h *simHop) check(s *sim, hop int) {
+	h.look(s, hop)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sent, judged, c := h.sent.Load(), h.judged.Load(), h.caller.Load()
+	if h.late || h.away > 1 {
+		s.t.Errorf("seed %d: hop %d: a Status fell, or a GoAway came too early or %d times", s.seed, hop, h.away)
+	}
+	if n := c.Outstanding(); n != 0 && s.sound {
+		s.t.Errorf("seed %d: hop %d: %d calls are outstanding", s.seed, hop, n)
+	}
+	if !s.sound {
+		return
+	}
+	if c.Unsent()+uint64(judged) != sent {
+		s.t.Errorf("seed %d: hop %d: %d units were sent; %d are judged and %d unsent", s.seed, hop, sent, judged, c.Unsent())
+	}
+	if h.told != judged {
+		s.t.Errorf("seed %d: hop %d: %d units are judged, and the caller was told %d", s.seed, hop, judged, h.told)
+	}
 }
 
 // CallEnded implements Owner.
@@ -469,6 +601,7 @@ func (s *sim) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 
 // serve is the handler of all calls: it does what the call's op says.
 func (s *sim) serve(in *Incoming) {
+	s.hops[len(s.hops)-1].judges(in)
 	kind, number, _ := strings.Cut(string(in.Invoke.Method), "/")
 	if kind == "refuse" {
 		in.Refuse(conduit.Errorf(conduit.PermissionDenied, conduit.ReasonNotRemote, conduit.Refused, "no"))

@@ -22,6 +22,7 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 	in.decided = true
 	b, written, err := to.spliced(in, out, owner, tag)
 	if err != nil {
+		to.units.neverSent(out.Units)
 		owner.CallEnded(tag, err.Code, err.Outcome)
 		in.Refuse(err)
 		return

@@ -55,7 +55,7 @@ func (c *Conn) hasWork() bool {
 	if c.shut {
 		return false
 	}
-	if len(c.wbuf) > 0 || len(c.ctrl) > 0 || len(c.owing) > 0 || c.linkOwed >= min(creditAlone, int64(c.o.Hello.LinkCredit)/4) {
+	if len(c.wbuf) > 0 || c.report.due || len(c.ctrl) > 0 || len(c.owing) > 0 || c.linkOwed >= min(creditAlone, int64(c.o.Hello.LinkCredit)/4) {
 		return true
 	}
 	return c.ready && c.err == nil && !c.blocked && (!c.small.empty() || !c.bulk.empty())
@@ -155,6 +155,9 @@ func (c *Conn) write(inline bool) {
 func (c *Conn) build() []byte {
 	p := c.wbuf
 	c.wbuf, c.spare = c.spare[:0], nil // what is added meanwhile goes with the next one
+	if c.o.Reporter != nil {
+		p = c.putStatus(p)
+	}
 	if !c.bulk.empty() {
 		c.smallRun += len(p)
 	}
