@@ -169,14 +169,25 @@ func (c *Client) spawn(dial func()) bool {
 	return true
 }
 
-// keep makes Close know of a link; it reports false when Close has begun.
+// keep makes Close know of a link, as long as the link lives. It reports false
+// when Close has begun; then the link is over when it returns.
 func (c *Client) keep(pl *pooled) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	closed := c.closed
+	if !closed {
+		c.open[pl] = struct{}{}
+	}
+	c.mu.Unlock()
+	if closed {
+		pl.conn.Close(link.CloseDone, "the client is closed")
+		<-pl.gone
 		return false
 	}
-	c.open[pl] = struct{}{}
+	select {
+	case <-pl.gone: // before Close knew of it
+		c.forget(pl)
+	default:
+	}
 	return true
 }
 

@@ -27,8 +27,9 @@ const reasonPermissionDenied = "permission_denied"
 const keepAlive = 15 * time.Second
 
 // dial makes a link: TCP, TLS, upgrade, and the other end's Hello, all within
-// ctx. The error is complete but for the call's address and method.
-func (c *Client) dial(ctx context.Context, k key, onClose func(error)) (*link.Conn, *conduit.Error) {
+// ctx. The error is complete but for the call's address and method. adapt changes
+// what the template says of the link's hooks.
+func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*link.Conn, *conduit.Error) {
 	stop := func() bool { return true }
 	dialer := *c.dialer
 	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -63,7 +64,7 @@ func (c *Client) dial(ctx context.Context, k key, onClose func(error)) (*link.Co
 	o := c.o.Link
 	o.Dialer, o.Duplex, o.Handler = true, false, nil
 	o.Peer = link.Peer{Name: k.url}
-	o.OnClose = onClose
+	adapt(&o)
 	if o.Op == "" {
 		o.Op = "cluster"
 	}

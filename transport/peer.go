@@ -263,11 +263,13 @@ func (p *Peer) connect(ctx context.Context) (*pooled, *conduit.Error) {
 	pl := &pooled{opened: time.Now(), gone: make(chan struct{})}
 	pl.timer = time.AfterFunc(time.Hour, func() { p.reap(pl) })
 	pl.timer.Stop()
-	template := p.c.o.Link.OnClose
-	conn, err := p.c.dial(ctx, p.k, func(err error) {
-		p.ended(pl, err)
-		if template != nil {
-			template(err)
+	conn, err := p.c.dial(ctx, p.k, func(o *link.Options) {
+		template := o.OnClose
+		o.OnClose = func(err error) {
+			p.ended(pl, err)
+			if template != nil {
+				template(err)
+			}
 		}
 	})
 	if err != nil {
@@ -276,26 +278,21 @@ func (p *Peer) connect(ctx context.Context) (*pooled, *conduit.Error) {
 	}
 	pl.conn = conn
 	if !p.c.keep(pl) {
-		conn.Close(link.CloseDone, "the client is closed")
-		<-pl.gone
 		return nil, errClientClosed()
-	}
-	select {
-	case <-pl.gone: // before Close knew of it
-		p.c.forget(pl)
-	default:
 	}
 	p.c.log.DebugContext(ctx, "link opened", "peer", p.k.url, "instance", conn.Theirs().Instance)
 	return pl, nil
 }
 
 // droppedAtOnce is the error of a link that was of no use.
-func (p *Peer) droppedAtOnce(cause error) *conduit.Error {
+func (p *Peer) droppedAtOnce(cause error) *conduit.Error { return droppedAtOnce(p.k.url, cause) }
+
+func droppedAtOnce(url string, cause error) *conduit.Error {
 	why := "the peer is going away"
 	if cause != nil {
 		why = cause.Error()
 	}
-	return unreachable(p.k.url, "the link closed as soon as it was open: "+why, cause)
+	return unreachable(url, "the link closed as soon as it was open: "+why, cause)
 }
 
 // fail notes a failed dial. p.mu is held.

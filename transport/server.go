@@ -62,12 +62,17 @@ type ServerOptions struct {
 	WriteTimeout time.Duration
 	// UserTimeout is TCP_USER_TIMEOUT on Linux; negative leaves it unset.
 	UserTimeout time.Duration
+	// Reporter makes what a link tells its caller of this instance's room, and judges
+	// the units of its calls by: one for each link, before its Hello is sent. It is
+	// asked for links over WebSocket of level user and above only, and must not
+	// block; nil, of it or from it, is none.
+	Reporter func(link.Peer) link.Reporter
 	// SocketPeer is who is at the other end of the links of ServeSocket.
 	SocketPeer link.Peer
 	// SocketToken is what they must say in their Hello. It is a secret.
 	SocketToken []byte
-	// Link is the template of each link's options: its Dialer, Handler and Peer
-	// are set anew.
+	// Link is the template of each link's options: its Dialer, Handler, Peer and
+	// Reporter are set anew.
 	Link link.Options
 	// Log takes what there is to say; nil = nothing.
 	Log *slog.Logger
@@ -267,7 +272,11 @@ func (s *Server) abandoned(anonymous bool) {
 func (s *Server) establish(c link.Carrier, who opened, refusal string) {
 	o := s.o.Link
 	o.Dialer, o.Duplex = false, false
-	o.Handler, o.Peer = s.o.Handler, who.peer
+	o.Handler, o.Peer, o.Reporter = s.o.Handler, who.peer, nil
+	// Not on a socket: who connects has not shown the token by the first Status.
+	if s.o.Reporter != nil && who.peer.Level >= conduit.User && who.check == nil {
+		o.Reporter = s.o.Reporter(who.peer)
+	}
 	if who.check != nil {
 		o.Check = who.check
 	}
@@ -321,6 +330,17 @@ func (s *Server) notify() {
 	s.changed = make(chan struct{})
 }
 
+// StatusChanged says that what the links' Reporters say may have changed, so that
+// it is sent where it is worth a packet: see [link.Conn.StatusChanged]. It takes
+// the Server's lock and does not wait.
+func (s *Server) StatusChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.links {
+		l.StatusChanged()
+	}
+}
+
 // Links returns how many links are open.
 func (s *Server) Links() int {
 	s.mu.Lock()
@@ -329,7 +349,8 @@ func (s *Server) Links() int {
 }
 
 // Drain ends the Server in order. From its start new links are refused (503)
-// and new calls on links are refused (GoAway). A link is closed (1001) as soon
+// and new calls on links are refused (GoAway), and calls in the background but for
+// claims are cancelled with the cause "draining". A link is closed (1001) as soon
 // as the calls that it serves have ended and their answers are written. When ctx
 // is done, calls still under way are cancelled with the cause "draining", and
 // their links closed.
@@ -353,6 +374,10 @@ func (s *Server) Drain(ctx context.Context) error {
 // drainLink drains one link, and returns how many calls it had to cancel.
 func drainLink(ctx context.Context, l *link.Conn) (cut int) {
 	l.GoAway(conduit.ReasonDraining, drainRetryAfter)
+	l.CancelBackground(&conduit.Error{
+		Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Retryable: true, Op: "transport.drain",
+		Message: "the instance is going away: calls in the background end at once",
+	})
 	if l.WaitServed(ctx) != nil {
 		_, cut = l.Calls()
 		l.CancelIncoming(&conduit.Error{

@@ -4,6 +4,8 @@ package link
 import (
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,5 +283,59 @@ func TestIdleSince(t *testing.T) {
 		}
 		x.Cancel(nil)
 		watch.Cancel(nil)
+	})
+}
+
+func TestCloseWhenIdle(t *testing.T) {
+	bubble(t, "idle", func(t *testing.T) {
+		c, s := pair(t, Options{}, Options{})
+		synctest.Wait()
+		c.CloseWhenIdle()
+		<-c.Done()
+		<-s.Done()
+		if e, ok := errors.AsType[*CloseError](s.Err()); !ok || e.Code != CloseDone {
+			t.Errorf("closed with %v", s.Err())
+		}
+	})
+	bubble(t, "after the last call, but not the last watch", func(t *testing.T) {
+		c, r := rawLink(t, Options{Dialer: true}, &conduitv1.Hello{})
+		in := conduit.Invocation{Method: "M", Last: true, Streaming: true}
+		watch := in
+		watch.Background = true
+		calls := []conduit.Exchange{c.Invoke(t.Context(), testRoute, &in), c.Invoke(t.Context(), testRoute, &in)}
+		background := c.Invoke(t.Context(), testRoute, &watch)
+		c.CloseWhenIdle()
+		c.CloseWhenIdle()
+		if c.Usable() {
+			t.Error("the link is usable")
+		}
+		late := in
+		late.Units = 3
+		_, err := c.Invoke(t.Context(), testRoute, &late).Recv(t.Context())
+		if e := asError(t, err); e.Outcome != conduit.NotSent || e.Code != conduit.Unavailable || !e.Retryable || c.Unsent() != 3 {
+			t.Errorf("a new call: %v, %d unsent", err, c.Unsent())
+		}
+		calls[0].Cancel(nil)
+		r.send(dataFrame(3, whole("first", false)))
+		if m, err := calls[1].Recv(t.Context()); err != nil || string(m.Data) != "first" || c.Err() != nil {
+			t.Errorf("%q, %v, link %v", m.Data, err, c.Err())
+		}
+		r.send(dataFrame(3, whole("last", true)))
+		if m, err := calls[1].Recv(t.Context()); err != nil || string(m.Data) != "last" {
+			t.Errorf("%q, %v", m.Data, err)
+		}
+		if _, err := calls[1].Recv(t.Context()); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+		if _, err := background.Recv(t.Context()); asError(t, err).Outcome != conduit.OutcomeUnknown {
+			t.Errorf("the watch: %v", err)
+		}
+		<-c.Done()
+		if code, _ := r.closed(); code != CloseDone {
+			t.Errorf("closed with %d", code)
+		}
+		if f := r.take(); !strings.Contains(kinds(f), "cancel") {
+			t.Errorf("what was decided is not written: %v", f)
+		}
 	})
 }

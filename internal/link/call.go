@@ -280,8 +280,11 @@ func (c *Conn) retire(k *call) {
 	if len(c.free) < maxFree {
 		c.free = append(c.free, k)
 	}
-	if c.out == c.outBackground && c.inc == 0 {
+	if c.idle() {
 		c.idleSince = time.Now()
+		if c.leaving && c.err == nil {
+			c.later(effect{kind: effectClose})
+		}
 	}
 	if c.idleWake != nil && c.inc == 0 {
 		close(c.idleWake)
@@ -322,6 +325,7 @@ const (
 	effectCancel                    // cancel the other half
 	effectOwner                     // tell a splice's owner
 	effectRelease                   // return reserved memory
+	effectClose                     // the last call of CloseWhenIdle has ended
 )
 
 // unlock releases c.mu and then does what was put off meanwhile.
@@ -347,6 +351,8 @@ func (c *Conn) unlock() {
 			e.owner.CallEnded(e.tag, e.code, e.outcome)
 		case effectRelease:
 			c.memory.release(e.n)
+		case effectClose:
+			c.Close(CloseDone, "nothing more is sent on this link")
 		}
 	}
 	clear(list)

@@ -40,6 +40,7 @@ type Conn struct {
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
 
+	leaving   bool           // CloseWhenIdle was called
 	refusing  bool           // this end said GoAway
 	heldAway  []byte         // a GoAway that waits for this end's Hello
 	goneAway  *conduit.Error // the other end said GoAway
@@ -219,7 +220,7 @@ func (c *Conn) Calls() (out, in int) {
 func (c *Conn) IdleSince() (since time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.idleSince, c.out == c.outBackground && c.inc == 0
+	return c.idleSince, c.idle()
 }
 
 // Stats returns the link's counters.
@@ -319,6 +320,24 @@ func (c *Conn) cancelIncoming(cause *conduit.Error, which func(*call) bool) {
 func (c *Conn) Close(code CloseCode, reason string) {
 	c.fail(&CloseError{Code: code, Reason: reason})
 }
+
+// CloseWhenIdle takes no new calls of this end (they end NotSent) and closes the
+// link as soon as none is under way, either way; those in the background do not
+// count, and end with the link. No call can be lost to it: one that was taken
+// before is waited for. It does not wait itself; Done tells.
+func (c *Conn) CloseWhenIdle() {
+	c.mu.Lock()
+	c.leaving = true
+	c.off.Store(true)
+	if c.idle() {
+		c.later(effect{kind: effectClose})
+	}
+	c.unlock()
+}
+
+// idle reports whether no call is under way but this end's in the background.
+// c.mu is held.
+func (c *Conn) idle() bool { return c.out == c.outBackground && c.inc == 0 }
 
 // fail ends the link. The first reason counts.
 func (c *Conn) fail(err error) {

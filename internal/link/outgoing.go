@@ -107,7 +107,7 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 	c := x.c
 	c.mu.Lock()
 	defer c.unlock()
-	if c.err != nil {
+	if c.err != nil || c.leaving {
 		return c.lost(conduit.NotSent)
 	}
 	if c.goneAway != nil {

@@ -65,7 +65,7 @@ func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64)
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.err != nil || c.goneAway != nil {
+	if c.err != nil || c.goneAway != nil || c.leaving {
 		return ref{}, false, c.lost(conduit.Refused)
 	}
 	if total := int64(min(out.Data.Total, 1<<62)); c.ready && out.Data.HasTotal && total > c.theirs.MaxMessage {
