@@ -114,6 +114,11 @@ var layers = map[string]layer{
 		local: []string{".", "address", "discovery", "proto/conduit/v1"},
 		third: []string{protobuf, backoff}, // backoff: between dials
 	},
+	"internal/peerlink": {
+		why:   "the registry's links to peers, made by transport's client: the one place that knows both",
+		local: []string{".", "address", "internal/link", "proto/conduit/v1", "registry", "transport"},
+		third: []string{protobuf},
+	},
 	"locator": {
 		why:   "from an address to something callable: local, picked, rerouted or gathered",
 		local: []string{".", "address", "registry"},
@@ -161,7 +166,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/ops", "internal/pluginlink", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/ops", "internal/peerlink", "internal/pluginlink", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

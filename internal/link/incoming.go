@@ -25,9 +25,11 @@ type Incoming struct {
 	deadline time.Time
 	units    uint32
 	decided  bool
-	// judged: the units were counted as judged. The reader looks at it once Handle
-	// has returned; a call that is decided later, off the reader, takes it along
-	// with the copy of its Incoming, and judge is called once it is decided.
+	// judged: the units were counted as judged, or somebody else will see to it. The
+	// reader calls judge once Handle has returned. A call that is decided later, off
+	// the reader, takes a copy of its Incoming along, sets judged in the reader's
+	// only, and has judge called on the copy once, when it is decided, also if it
+	// ended meanwhile: until then its units are sent and not judged.
 	judged bool
 }
 
