@@ -37,6 +37,7 @@ type Conn struct {
 	outBackground int
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
+	freeHolds     []*hold
 
 	refusing  bool           // this end said GoAway
 	heldAway  []byte         // a GoAway that waits for this end's Hello
@@ -351,6 +352,9 @@ func (c *Conn) closeReady() {
 // abandon ends a call of the other end without an answer, since none can be
 // sent: its handler is cancelled, or the call it is spliced to.
 func (c *Conn) abandon(k *call, cause *conduit.Error) {
+	if k.parked() {
+		c.unpark(k, early(cause, k.doubt, c.o.Op))
+	}
 	if k.server != nil {
 		k.server.cancel(cause)
 	}
