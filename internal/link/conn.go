@@ -37,6 +37,7 @@ type Conn struct {
 	outBackground int
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
+	holds         int           // in use
 	freeHolds     []*hold
 
 	refusing  bool           // this end said GoAway

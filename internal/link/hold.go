@@ -108,6 +108,7 @@ type holdPiece struct {
 
 // newHold takes a hold from the free list or makes one. c.mu is held.
 func (c *Conn) newHold() *hold {
+	c.holds++
 	if n := len(c.freeHolds); n > 0 {
 		h := c.freeHolds[n-1]
 		c.freeHolds = c.freeHolds[:n-1]
@@ -214,6 +215,7 @@ func (c *Conn) letGo(h *hold) {
 	if h.refs--; h.refs > 0 {
 		return
 	}
+	c.holds--
 	for i, ch := range h.chunks {
 		ch.release()
 		h.chunks[i] = nil
