@@ -104,6 +104,20 @@ func (k *call) windowSize() int64 {
 // and sees to it that the other end hears so when it is half of it, or needed to
 // finish a message. c.mu is held.
 func (c *Conn) credit(k *call, n int64) {
+	if k.skip > 0 { // the other end has it since an earlier attempt
+		over := min(n, k.skip)
+		k.skip -= over
+		if n -= over; n == 0 {
+			return
+		}
+	}
+	if h := k.hold; h != nil {
+		h.paid += n
+		if k.recvDone { // nothing more will come, but what came is still held
+			h.unfreed += n
+			return
+		}
+	}
 	if k.recvDone {
 		c.freeWindow(k, n) // nothing more will come
 		return

@@ -64,17 +64,26 @@ type callState struct {
 	owner Owner
 	tag   uint64
 	fault *conduit.Error // it failed from this end, and the other is not done with it yet
+	held  bool           // the half that was passed on: its failure may be made good by another attempt
+
+	// Of the half that came, when it is parked or may be passed on again.
+	hold  *hold
+	try   uint32 // the attempt: refs of earlier ones return no credit
+	doubt bool   // an earlier attempt may have done the work
+	skip  int64  // what earlier attempts returned of the credit that this one returns
+	extra int64  // counted as a window is, beside it
 
 	server *ServerCall
 }
 
-// ref points at a call as long as it is the same call.
+// ref points at a call as long as it is the same call. As the other half of a
+// splice that may be made again, it is that of one attempt.
 type ref struct {
-	k   *call
-	gen uint32
+	k        *call
+	gen, try uint32
 }
 
-func (k *call) ref() ref { return ref{k, k.gen} }
+func (k *call) ref() ref { return ref{k: k, gen: k.gen} }
 
 // get returns the call if it is still the same and under way; the call's
 // conn.mu must be held.
@@ -103,6 +112,7 @@ type item struct {
 	buf  *[]byte       // pooled memory behind data, if it was copied
 	wait chan struct{} // told when the item is written or dropped
 	from ref           // the call on another link whose credit this returns
+	held *holdChunk    // memory behind data that its caller's link holds
 }
 
 // assembly is a message whose Data are still arriving.
@@ -154,6 +164,10 @@ func (it *item) release() {
 	if it.inv != nil {
 		it.inv.release()
 		it.inv = nil
+	}
+	if it.held != nil {
+		it.held.release()
+		it.held = nil
 	}
 	if it.wait != nil {
 		select {
@@ -273,6 +287,11 @@ func (c *Conn) retire(k *call) {
 			c.incBackground--
 		}
 	}
+	if k.parked() {
+		c.unpark(k, early(c.lost(conduit.Refused), k.doubt, c.o.Op))
+	}
+	c.dropHold(k)
+	c.freeExtra(k)
 	c.freeWindow(k, k.window)
 	c.dropAssembly(k)
 	k.gen++
@@ -315,6 +334,7 @@ type effect struct {
 	tag     uint64
 	code    conduit.Code
 	outcome conduit.Outcome
+	err     *conduit.Error
 }
 
 type effectKind uint8
@@ -326,6 +346,7 @@ const (
 	effectOwner                     // tell a splice's owner
 	effectRelease                   // return reserved memory
 	effectClose                     // the last call of CloseWhenIdle has ended
+	effectAttempt                   // an attempt failed that may be followed by another
 )
 
 // unlock releases c.mu and then does what was put off meanwhile.
@@ -353,6 +374,8 @@ func (c *Conn) unlock() {
 			c.memory.release(e.n)
 		case effectClose:
 			c.Close(CloseDone, "nothing more is sent on this link")
+		case effectAttempt:
+			e.to.k.conn.attemptFailed(e.to, attemptEnd{err: told(e.err, false), body: e.body, owner: e.owner, tag: e.tag})
 		}
 	}
 	clear(list)
@@ -370,6 +393,11 @@ func (c *Conn) later(e effect) { c.effects = append(c.effects, e) }
 // takes it off the link. c.mu is held. For a spliced call, failure is passed on
 // to the other half unless it is nil (then the end has been passed on already).
 func (c *Conn) ended(k *call, err *conduit.Error, body []byte) {
+	if k.held && k.peer.k != nil && err != nil {
+		c.later(effect{kind: effectAttempt, to: k.peer, err: err, body: body, owner: k.owner, tag: k.tag})
+		c.retire(k)
+		return
+	}
 	if k.owner != nil {
 		e := effect{kind: effectOwner, owner: k.owner, tag: k.tag}
 		why := err

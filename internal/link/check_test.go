@@ -3,6 +3,8 @@ package link
 import (
 	"reflect"
 	"testing"
+
+	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
 // checkOver says what a link that is over still holds: it must be nothing.
@@ -35,9 +37,27 @@ func checkOver(tb testing.TB, what string, c *Conn) {
 		}
 		seen[k] = true
 		for _, it := range k.q[:cap(k.q)] {
-			if it.buf != nil || it.inv != nil || it.wait != nil || it.from.k != nil {
+			if it.buf != nil || it.inv != nil || it.wait != nil || it.from.k != nil || it.held != nil {
 				tb.Errorf("%s: a free call's queue holds on to an item", what)
 			}
+		}
+	}
+}
+
+// checkHolds says what a link that is over still holds of calls that were parked or
+// passed on, once all who had to decide have.
+func checkHolds(tb testing.TB, what string, c *Conn) {
+	tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holds != 0 {
+		tb.Errorf("%s: %d holds are left", what, c.holds)
+	}
+	for _, h := range c.freeHolds {
+		state := h.heldCall
+		state.chunks, state.pieces, state.inv = nil, nil, frame.Invoke{}
+		if !reflect.DeepEqual(state, heldCall{}) || len(h.chunks) != 0 || len(h.pieces) != 0 || h.inv.Data.Bytes != nil {
+			tb.Errorf("%s: a free hold is in use: %+v", what, state)
 		}
 	}
 }

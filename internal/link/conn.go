@@ -39,6 +39,8 @@ type Conn struct {
 	incBackground int           // of inc
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
+	holds         int           // in use
+	freeHolds     []*hold
 
 	leaving   bool           // CloseWhenIdle was called
 	refusing  bool           // this end said GoAway
@@ -400,6 +402,9 @@ func (c *Conn) closeReady() {
 // abandon ends a call of the other end without an answer, since none can be
 // sent: its handler is cancelled, or the call it is spliced to.
 func (c *Conn) abandon(k *call, cause *conduit.Error) {
+	if k.parked() {
+		c.unpark(k, early(cause, k.doubt, c.o.Op))
+	}
 	if k.server != nil {
 		k.server.cancel(cause)
 	}

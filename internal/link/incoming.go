@@ -117,17 +117,8 @@ type ServerCall struct {
 func (in *Incoming) Serve(fn ServeFunc) {
 	c := in.conn
 	in.decided = true
-	s := &ServerCall{c: c, r: in.ref, id: in.id}
-	s.in.init()
-	cloneInvoke(&s.invoke, in.Invoke)
-	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel = cancel
-	stop := func() {}
-	if !in.deadline.IsZero() {
-		var free context.CancelFunc
-		ctx, free = context.WithDeadlineCause(ctx, in.deadline, errDeadline)
-		stop = free
-	}
+	s, ctx, stop := c.newServed(in.ref, in.id, in.Invoke, in.deadline)
+	cancel := s.cancel
 	d := in.Invoke.Data
 	c.mu.Lock()
 	k := in.ref.get()
@@ -158,6 +149,22 @@ func (in *Incoming) Serve(fn ServeFunc) {
 	}
 	c.unlock()
 	c.serve(served{s: s, ctx: ctx, fn: fn, stop: stop})
+}
+
+// newServed makes what a handler gets of a call, and its context.
+func (c *Conn) newServed(r ref, id uint64, in *frame.Invoke, deadline time.Time) (*ServerCall, context.Context, func()) {
+	s := &ServerCall{c: c, r: r, id: id}
+	s.in.init()
+	cloneInvoke(&s.invoke, in)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.cancel = cancel
+	stop := func() {}
+	if !deadline.IsZero() {
+		var free context.CancelFunc
+		ctx, free = context.WithDeadlineCause(ctx, deadline, errDeadline)
+		stop = free
+	}
+	return s, ctx, stop
 }
 
 // run runs the handler and ends the call with what it returned.

@@ -128,8 +128,8 @@ type Options struct {
 // Handler decides what becomes of each call that arrives on a link.
 type Handler interface {
 	// Handle runs on the link's reader and must not block: it calls one of
-	// in's Refuse, Serve and Splice before it returns. in and its Invoke are
-	// valid until then only.
+	// in's Refuse, Serve, Splice, SpliceHeld and Park before it returns. in and its
+	// Invoke are valid until then only.
 	Handle(in *Incoming)
 }
 

@@ -351,7 +351,7 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		c.unlock()
 		return nil
 	}
-	if k.peer.k == nil { // decided and refused, or being decided
+	if k.peer.k == nil && k.hold == nil { // decided and refused, or being decided
 		c.stat.Dropped++
 		c.unlock()
 		return nil
@@ -362,15 +362,33 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		c.unlock()
 		return nil
 	}
+	var own frame.Data
+	var held *holdChunk
+	if k.hold != nil {
+		var pass bool
+		if held, pass = c.takeHeld(k, d, &own); !pass {
+			c.unlock()
+			return nil
+		}
+		if held != nil {
+			d = &own
+		}
+	}
 	from, to, ended := k.ref(), k.peer, d.Last && k.ours
+	from.try = k.try
+	k.held = false // an answer begins
 	if ended {
 		c.ended(k, nil, nil)
 		from = ref{}
 	}
 	c.unlock()
-	if n := to.k.conn.forward(to, d, from); n > 0 && !ended {
+	n := to.k.conn.forward(to, d, from, held)
+	if held != nil {
+		held.release()
+	}
+	if n > 0 && !ended {
 		c.mu.Lock()
-		if k := from.get(); k != nil {
+		if k := from.get(); k != nil && k.try == from.try {
 			c.credit(k, n)
 		}
 		c.unlock()
@@ -380,13 +398,17 @@ func (c *Conn) takeData(f *frame.Frame) error {
 }
 
 // forward passes a Data on to the other half of a splice. It returns the call
-// credit to give back at once; the rest is given back when it is written.
-func (c *Conn) forward(to ref, d *frame.Data, from ref) (credit int64) {
+// credit to give back at once; the rest is given back when it is written. held is
+// what the bytes lie in if they stay when forward returns.
+func (c *Conn) forward(to ref, d *frame.Data, from ref, held *holdChunk) (credit int64) {
 	c.mu.Lock()
 	defer c.unlock()
 	k := to.get()
 	if k == nil || k.sendEnded {
 		return int64(len(d.Bytes)) + dataCost
+	}
+	if k.hold != nil {
+		c.lastAttempt(k)
 	}
 	if k.cancelled && !k.ours {
 		// Nothing is sent for it any more but one Failure.
@@ -399,8 +421,12 @@ func (c *Conn) forward(to ref, d *frame.Data, from ref) (credit int64) {
 		c.oversized(k, int64(min(d.Total, 1<<62)))
 		return 0
 	}
-	if c.sendData(k, d, true, from, nil) {
+	if c.sendData(k, d, held == nil, from, nil) {
 		return int64(len(d.Bytes)) + dataCost
+	}
+	if held != nil {
+		held.refs.Add(1)
+		k.q[len(k.q)-1].held = held
 	}
 	return 0
 }
@@ -430,6 +456,9 @@ func (c *Conn) faulted(k *call, err *conduit.Error) {
 	}
 	if k.in != nil {
 		k.in.end(err)
+	}
+	if k.parked() {
+		c.unpark(k, told(err, k.doubt))
 	}
 	if k.peer.k != nil {
 		c.later(effect{kind: effectCancel, to: k.peer, reason: err.Reason})
@@ -493,6 +522,13 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 	}
 	k.cancelled = true
 	k.cause = cause
+	if k.parked() {
+		c.endParked(k, early(cause, k.doubt, c.o.Op))
+		return
+	}
+	if k.hold != nil {
+		c.lastAttempt(k)
+	}
 	if k.sendEnded && k.pending() > 0 {
 		body := canceledBody(k, c.o.Op)
 		if last := &k.q[len(k.q)-1]; last.kind == itemFailure {
@@ -525,6 +561,7 @@ func canceledBody(k *call, op string) []byte {
 func (c *Conn) cancelCall(r ref, reason string) {
 	c.mu.Lock()
 	if k := r.get(); k != nil && k.ours {
+		k.held = false // no other attempt follows
 		if k.id == 0 {
 			cause := causeOf(reason)
 			cause.Outcome, cause.Op = conduit.Refused, c.o.Op

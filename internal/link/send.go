@@ -63,16 +63,28 @@ func (c *Conn) sendFailure(k *call, body []byte) {
 func (c *Conn) failCall(r ref, body []byte) {
 	c.mu.Lock()
 	if k := r.get(); k != nil && !k.ours {
+		if k.doubt {
+			body = doubtful(body)
+		}
 		c.sendFailure(k, body)
 	}
 	c.unlock()
 	c.flush()
 }
 
+// doubtful is a Failure of a call whose work an earlier attempt may have done.
+func doubtful(body []byte) []byte {
+	e, err := decodeFailure(body, "")
+	if err != nil || told(e, true) == e {
+		return body
+	}
+	return encodeFailure(told(e, true))
+}
+
 // grant gives the other end more call credit, when enough of it is due.
 func (c *Conn) grant(r ref, n int64) {
 	c.mu.Lock()
-	if k := r.get(); k != nil {
+	if k := r.get(); k != nil && k.try == r.try {
 		c.credit(k, n)
 	}
 	c.unlock()

@@ -20,7 +20,7 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 		out.TimeoutMicros = micros(time.Until(in.deadline))
 	}
 	in.decided = true
-	b, written, err := to.spliced(in, out, owner, tag)
+	b, written, err := to.spliced(&spliceFrom{call: in.ref, deadline: in.deadline, credit: in.Invoke.ReplyCredit}, out, owner, tag)
 	if err != nil {
 		to.units.neverSent(out.Units)
 		owner.CallEnded(tag, err.Code, err.Outcome)
@@ -56,9 +56,18 @@ func (c *Conn) Spliced(id uint64) (tag uint64, ok bool) {
 	return 0, false
 }
 
+// spliceFrom is the half of a splice that came.
+type spliceFrom struct {
+	call     ref
+	deadline time.Time
+	credit   uint32     // for the reply
+	chunk    *holdChunk // what the payload lies in, if it stays when spliced returns
+	held     bool       // another attempt may follow
+}
+
 // spliced starts this link's half of a splice. written says that the payload of
 // the Invoke is in a packet; else its credit goes back when it is.
-func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {
+func (c *Conn) spliced(in *spliceFrom, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {
 	if n := frame.InvokeSize(0, out) - len(out.Data.Bytes); n > maxInvoke || len(out.Chain) > frame.MaxChain {
 		return ref{}, false, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d, or %d elements in its chain", n, maxInvoke, len(out.Chain))
@@ -77,7 +86,7 @@ func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64)
 			Message: "the element serves as many calls as its link takes",
 		}
 	}
-	want := min(int64(in.Invoke.ReplyCredit), DefaultReplyCredit)
+	want := min(int64(in.credit), DefaultReplyCredit)
 	window := c.takeReplyWindow(want)
 	if window == 0 {
 		return ref{}, false, &conduit.Error{
@@ -87,12 +96,17 @@ func (c *Conn) spliced(in *Incoming, out *frame.Invoke, owner Owner, tag uint64)
 	}
 	k := c.newOutgoing(window, out.Background)
 	k.deadline = in.deadline
-	k.peer, k.owner, k.tag = in.ref, owner, tag
-	k.sendEnded = in.Invoke.HasData && in.Invoke.Data.Last
+	k.peer, k.owner, k.tag, k.held = in.call, owner, tag, in.held
+	k.sendEnded = out.HasData && out.Data.Last
 	out.ReplyCredit = uint32(window)
-	written = c.sendInvoke(k, out, true)
-	if !written && in.Invoke.HasData {
-		k.front().from = in.ref
+	written = c.sendInvoke(k, out, in.chunk == nil)
+	if !written && out.HasData {
+		it := k.front()
+		it.from = in.call
+		if in.chunk != nil {
+			in.chunk.refs.Add(1)
+			it.held = in.chunk
+		}
 	}
 	return k.ref(), written, nil
 }
