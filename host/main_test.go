@@ -55,11 +55,16 @@ type fixture struct {
 	name string
 	mu   sync.Mutex
 	conn *link.Conn
+
+	units unitsFixture
 }
 
 func (f *fixture) Describe() *conduitv1.Description {
 	method := func(name string, level conduitv1.Level) *conduitv1.MethodDescription {
 		return &conduitv1.MethodDescription{Name: name, Remote: true, MinLevel: level}
+	}
+	heavy := func(name string) *conduitv1.MethodDescription {
+		return &conduitv1.MethodDescription{Name: name, Remote: true, Units: 10, Idempotent: true}
 	}
 	element, _, _ := strings.Cut(f.name, "-")
 	if f.name == "misnamed" {
@@ -73,6 +78,10 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Echo", conduitv1.Level_LEVEL_ANONYMOUS), method("Wait", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Exit", conduitv1.Level_LEVEL_ANONYMOUS), method("Who", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Call", conduitv1.Level_LEVEL_ANONYMOUS), method("Own", conduitv1.Level_LEVEL_SUPERUSER),
+				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
 		}},
@@ -126,7 +135,14 @@ func (f *fixture) Handle(in *link.Incoming) {
 		}
 		answer := m.Data
 		switch method {
-		case "Wait":
+		case "Claim", "HeavyClaim", "Release", "Hold", "Peak", "Stuck":
+			answer, err = f.units.serve(ctx, s, method, string(m.Data))
+			if err != nil {
+				return err
+			}
+		case "Print":
+			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
+		case "Wait", "Heavy":
 			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
 				return err
 			}
