@@ -81,6 +81,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
@@ -152,15 +153,23 @@ func (f *fixture) Handle(in *link.Incoming) {
 			os.Exit(9)
 		case "Who":
 			answer = fmt.Appendf(nil, "%s %s %s via %s", f.name, c.User, conduit.Level(c.Level), strings.Join(chain, ","))
-		case "Call": // passes the question on: "<as> <address> <method>"
+		case "Call", "CallTwice", "CallLoop": // passes the question on: "<as> <address> <method>"
 			var as, addr, next string
-			if _, err := fmt.Sscan(string(m.Data), &as, &addr, &next); err != nil {
-				return err
+			var request []byte
+			switch method {
+			case "CallTwice": // by way of itself
+				as, addr, next, request = "caller", echo, "Call", m.Data
+			case "CallLoop":
+				as, addr, next = "caller", echo, "CallLoop"
+			default:
+				if _, err := fmt.Sscan(string(m.Data), &as, &addr, &next); err != nil {
+					return err
+				}
 			}
 			f.mu.Lock()
 			conn := f.conn
 			f.mu.Unlock()
-			in := &conduit.Invocation{Method: next, ContentType: conduit.ContentBytes, HasRequest: true, Last: true, Parent: s.ID(), Chain: chain}
+			in := &conduit.Invocation{Method: next, ContentType: conduit.ContentBytes, Request: request, HasRequest: true, Last: true, Parent: s.ID(), Chain: chain}
 			switch as {
 			case "self":
 				in.As.Kind = conduit.AsSelf

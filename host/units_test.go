@@ -366,6 +366,25 @@ func TestClaimCordoned(t *testing.T) {
 	}
 }
 
+// TestClaimsAreInNoLimit of calls, neither of the link's nor of the element's.
+func TestClaimsAreInNoLimit(t *testing.T) {
+	b := budget.New(15)
+	r := newRigWith(t, func(o *Options) { o.Budget, o.MaxCalls, o.Concurrency = b, 1, 1 }, "echo", "other")
+	r.ready()
+	for range 3 {
+		if _, err := r.call(echo, "Claim", "5 parent"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := r.call(echo, "Call", "self *://other/other/test.Fixture Who"); err != nil || got != "other element:echo user via echo/echo" {
+		t.Errorf("beside three claims: %q, %v", got, err)
+	}
+	if _, err := r.call(echo, "Release", "cancel"); err != nil {
+		t.Fatal(err)
+	}
+	untilBudget(r, b, "what the claims give back", idleBudget)
+}
+
 // TestClaimsOfDeadProcess: a kill gives back what its claims held.
 func TestClaimsOfDeadProcess(t *testing.T) {
 	r, b := unitsRig(t, 15, "echo")

@@ -264,6 +264,9 @@ func (c *Conn) retire(k *call) {
 		}
 	} else {
 		c.inc--
+		if k.background && c.o.Duplex {
+			c.incBackground--
+		}
 	}
 	c.freeWindow(k, k.window)
 	c.dropAssembly(k)

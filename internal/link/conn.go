@@ -35,6 +35,7 @@ type Conn struct {
 	lastID        uint64 // highest id that the other end used
 	out, inc      int    // calls of this end; calls of the other
 	outBackground int
+	incBackground int
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
 

@@ -203,6 +203,13 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	k.recvLeft = int64(c.o.Hello.CallCredit)
 	c.calls[k.id] = k
 	c.inc++
+	busy := c.inc
+	if c.o.Duplex { // a plugin's claims are in no limit; on other links a caller could take all there is with watches
+		if k.background {
+			c.incBackground++
+		}
+		busy -= c.incBackground
+	}
 	if in.TimeoutMicros > 0 {
 		k.deadline = c.now.Add(time.Duration(min(in.TimeoutMicros, uint64(maxTimeout/time.Microsecond))) * time.Microsecond)
 	}
@@ -212,7 +219,7 @@ func (c *Conn) takeInvoke(f *frame.Frame) error {
 	case int64(f.Size)-payload > maxInvoke:
 		refusal = conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d", int64(f.Size)-payload, maxInvoke)
-	case c.inc > int(c.o.Hello.MaxCalls):
+	case busy > int(c.o.Hello.MaxCalls):
 		refusal = &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Outcome: conduit.Refused, Op: c.o.Op,
 			Message: fmt.Sprintf("%d calls are under way on this link, its limit", c.o.Hello.MaxCalls),
