@@ -33,6 +33,7 @@ const (
 	ReasonPeerLost           = "peer_lost"            // the link to the peer died
 	ReasonPeerUnreachable    = "peer_unreachable"     // no link to the peer could be made
 	ReasonPluginLost         = "plugin_lost"          // the plugin's process died
+	ReasonPluginFailed       = "plugin_failed"        // the element is down, and does not come up by itself
 	ReasonPluginStarting     = "plugin_starting"      // the element is not ready yet
 	ReasonProtocol           = "protocol"             // the other end broke the protocol
 	ReasonServiceNotFound    = "service_not_found"    // the element exports no such service

@@ -131,8 +131,8 @@ var layers = map[string]layer{
 		third: []string{protobuf},
 	},
 	"pluginapi/plugintest": {
-		why:   "an author's tests: the real engine in process, and the conformance check for binaries",
-		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "pluginapi", "proto/conduit/v1"},
+		why:   "an author's tests: the real engine in process, and the conformance check for binaries; the real budget, so that claims are refused there as they are by a host",
+		local: []string{".", "address", "budget", "internal/frame", "internal/link", "internal/pluginlink", "pluginapi", "proto/conduit/v1"},
 		third: []string{hclog},
 	},
 	"client": {

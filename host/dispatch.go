@@ -64,12 +64,19 @@ func (h *Host) isHere(instance []byte) bool {
 // it, and splices. chain and last are the elements that the call came through.
 func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, chain [][]byte, last string) {
 	inv := in.Invoke
-	g, err := h.admit(inv, principal, len(chain), last)
+	g, m, err := h.admit(inv, principal, len(chain), last)
 	if err != nil {
 		in.Refuse(err)
 		return
 	}
-	tag := g.callers.add(principal, peer, chain, last)
+	units, err := h.judge(in, int64(max(m.units, inv.Units)))
+	if err != nil {
+		g.el.inflight.Add(-1)
+		g.leave()
+		in.Refuse(named(err, inv))
+		return
+	}
+	tag := g.callers.add(principal, peer, chain, last, units)
 	out, ok := outgoings.Get().(*outgoing)
 	if !ok {
 		out = new(outgoing)
@@ -95,31 +102,32 @@ func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, cha
 	outgoings.Put(out)
 }
 
-// admit decides about a call: it returns a generation that the call has entered,
-// or why it may not.
-func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last string) (*generation, *conduit.Error) {
+// admit decides about a call: it returns a generation that the call has entered and
+// the method that it is for, or why it may not.
+func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last string) (*generation, *method, *conduit.Error) {
 	if h.draining.Load() {
-		return nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "this instance is draining; call another")
+		return nil, nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "this instance is draining; call another")
 	}
 	if !h.isHere(inv.Instance) {
-		return nil, h.notHere(inv)
+		return nil, nil, h.notHere(inv)
 	}
 	if last != "" {
 		depth++
 	}
 	if depth > maxChain {
-		return nil, refuse(inv, conduit.FailedPrecondition, conduit.ReasonCallLoop, false, "the call came through %d elements, at most %d may call one another; they probably call in a circle", depth, maxChain)
+		return nil, nil, callLoop(inv, depth)
 	}
 	// A generation that begins to drain between the look and the entering is
 	// looked for again: the table has its successor, or says that there is none.
 	for range 3 {
 		route, err := h.table.Load().find(inv)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		g := route.gen
-		if err := g.permits(inv, principal); err != nil {
-			return nil, err
+		m, err := g.permits(inv, principal)
+		if err != nil {
+			return nil, nil, err
 		}
 		if !g.enter() {
 			continue
@@ -127,34 +135,38 @@ func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last str
 		if n := g.el.inflight.Add(1); n > int64(h.o.Concurrency) {
 			g.el.inflight.Add(-1)
 			g.leave()
-			return nil, refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls, as many as it may (host.concurrency)", route.name, h.o.Concurrency)
+			return nil, nil, refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls, as many as it may (host.concurrency)", route.name, h.o.Concurrency)
 		}
-		return g, nil
+		return g, m, nil
 	}
-	return nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "element %s is being replaced", inv.Element)
+	return nil, nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "element %s is being replaced", inv.Element)
 }
 
-// permits checks the method: that it is there, that its author marked it as
+// permits finds the method and checks it: that it is there, that its author marked it as
 // remotely callable, and the caller's level.
-func (g *generation) permits(inv *frame.Invoke, p Principal) *conduit.Error {
+func (g *generation) permits(inv *frame.Invoke, p Principal) (*method, *conduit.Error) {
 	service, ok := g.methods[string(inv.Service)]
 	if !ok {
-		return notFound(inv, conduit.ReasonServiceNotFound, "element %s exports no service %q", inv.Element, inv.Service)
+		return nil, notFound(inv, conduit.ReasonServiceNotFound, "element %s exports no service %q", inv.Element, inv.Service)
 	}
 	m, ok := service[string(inv.Method)]
 	switch {
 	case !ok:
-		return refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, false, "service %s has no method %q", inv.Service, inv.Method)
+		return nil, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, false, "service %s has no method %q", inv.Service, inv.Method)
 	case !m.remote:
-		return refuse(inv, conduit.PermissionDenied, conduit.ReasonNotRemote, false, "method %s is not marked as remotely callable; its author would do that with pluginapi.Remote()", inv.Method)
+		return nil, refuse(inv, conduit.PermissionDenied, conduit.ReasonNotRemote, false, "method %s is not marked as remotely callable; its author would do that with pluginapi.Remote()", inv.Method)
 	case p.Level < m.level:
-		return refuse(inv, conduit.PermissionDenied, conduit.ReasonLevelTooLow, false, "method %s is for level %s and above, the caller is %s", inv.Method, m.level, p.Level)
+		return nil, refuse(inv, conduit.PermissionDenied, conduit.ReasonLevelTooLow, false, "method %s is for level %s and above, the caller is %s", inv.Method, m.level, p.Level)
 	}
-	return nil
+	return m, nil
 }
 
 func (h *Host) notHere(inv *frame.Invoke) *conduit.Error {
 	return notFound(inv, conduit.ReasonInstanceNotFound, "this is instance %s, not %s", h.instance, inv.Instance)
+}
+
+func callLoop(inv *frame.Invoke, depth int) *conduit.Error {
+	return refuse(inv, conduit.FailedPrecondition, conduit.ReasonCallLoop, false, "the call came through %d elements, at most %d may call one another; they probably call in a circle", depth, maxChain)
 }
 
 // notFound may be an answer to a stale picture of who hosts what: another peer,

@@ -73,11 +73,11 @@ func TestOrdinalNeverSlides(t *testing.T) {
 		{second, "e", 0, second},
 		{second, "e", 1, conduit.ReasonElementNotFound},
 		{"new", "whatever", -1, conduit.ReasonPluginStarting},
-		{"bad", "whatever", -1, conduit.ReasonPluginStarting},
+		{"bad", "whatever", -1, conduit.ReasonPluginFailed},
 		{"*", "whatever", -1, conduit.ReasonElementNotFound},
 	} {
 		t.Run(fmt.Sprintf("%s/%s[%d]", c.deployment, c.element, c.ordinal), func(t *testing.T) {
-			g, err := h.admit(invokeFrame(c.deployment, c.element, c.ordinal), user, 0, "")
+			g, _, err := h.admit(invokeFrame(c.deployment, c.element, c.ordinal), user, 0, "")
 			switch {
 			case err != nil:
 				if err.Reason != c.want || err.Outcome != conduit.Refused {
@@ -86,7 +86,7 @@ func TestOrdinalNeverSlides(t *testing.T) {
 			case g.el.deployment != c.want:
 				t.Errorf("got %s, want %s", g.el.deployment, c.want)
 			default:
-				g.CallEnded(g.callers.add(user, "", nil, ""), 0, 0)
+				g.CallEnded(g.callers.add(user, "", nil, "", nil), 0, 0)
 			}
 		})
 	}
@@ -95,11 +95,11 @@ func TestOrdinalNeverSlides(t *testing.T) {
 func TestChainDepth(t *testing.T) {
 	h := offline(t, offlineElement("d", "e", Ready))
 	user := Principal{Level: conduit.User}
-	if _, err := h.admit(invokeFrame("d", "e", -1), user, 15, "x"); err != nil {
+	if _, _, err := h.admit(invokeFrame("d", "e", -1), user, 15, "x"); err != nil {
 		t.Errorf("16 elements: %v", err)
 	}
 	for depth, last := range map[int]string{17: "", 16: "x"} {
-		if _, err := h.admit(invokeFrame("d", "e", -1), user, depth, last); err == nil || err.Reason != conduit.ReasonCallLoop || err.Retryable {
+		if _, _, err := h.admit(invokeFrame("d", "e", -1), user, depth, last); err == nil || err.Reason != conduit.ReasonCallLoop || err.Retryable {
 			t.Errorf("depth %d: %v", depth, err)
 		}
 	}
@@ -112,11 +112,11 @@ func TestAdmitAllocates(t *testing.T) {
 	for _, in := range []*frame.Invoke{invokeFrame("d", "e", -1), invokeFrame("*", "e", 0), invokeFrame(address.UniqueDeploymentID("d").String(), "e", -1)} {
 		in.Instance = []byte(testInstance.String())
 		n := testing.AllocsPerRun(1000, func() {
-			g, err := h.admit(in, user, 0, "")
+			g, _, err := h.admit(in, user, 0, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.CallEnded(g.callers.add(user, "peer", nil, ""), 0, 0)
+			g.CallEnded(g.callers.add(user, "peer", nil, "", nil), 0, 0)
 		})
 		if n != 0 {
 			t.Errorf("%s: %v allocations", in.Deployment, n)
@@ -160,8 +160,8 @@ func TestGenerationDrains(t *testing.T) {
 // TestCallers: a tag finds its caller while the call lives, never a later one.
 func TestCallers(t *testing.T) {
 	var cs callers
-	a := cs.add(Principal{User: "ada"}, "", nil, "d/e")
-	b := cs.add(Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e")
+	a := cs.add(Principal{User: "ada"}, "", nil, "d/e", nil)
+	b := cs.add(Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e", nil)
 	if c, ok := cs.find(a); !ok || c.User != "ada" || len(c.chain) != 1 {
 		t.Errorf("got %+v, %v", c, ok)
 	}
@@ -169,7 +169,7 @@ func TestCallers(t *testing.T) {
 	if _, ok := cs.find(a); ok {
 		t.Error("a call that has ended is found")
 	}
-	again := cs.add(Principal{User: "eve"}, "", nil, "")
+	again := cs.add(Principal{User: "eve"}, "", nil, "", nil)
 	if _, ok := cs.find(a); ok || again == a {
 		t.Error("a tag found the next user of its slot")
 	}

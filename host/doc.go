@@ -11,6 +11,9 @@
 //	element.go   one element and its goroutine; start.go, supervise.go: what that does
 //	generation.go  one running process and the calls in flight on it
 //	table.go     who can be called, as one immutable value; dispatch.go reads it
+//	fromplugin.go  the calls that elements make, and on whose behalf
+//	units.go     what calls and claims reserve
+//	look.go      what others may ask before they call: is it here, ready, is there room
 //	host.go      Run, Drain, Stop
 //
 // Other instances are none of its business.

@@ -24,6 +24,7 @@ type element struct {
 	log          hclog.Logger
 
 	inflight atomic.Int64  // calls on all its generations
+	claims   atomic.Int64  // held by all its generations
 	done     chan struct{} // closed when run has returned and the host has let go
 	changed  chan struct{} // holds one token when want was changed
 
@@ -135,7 +136,7 @@ func (e *element) isSettled() bool {
 func (e *element) route() elementRoute {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r := elementRoute{el: e, name: e.status.Name, state: e.status.State, reason: e.status.Reason}
+	r := elementRoute{el: e, name: e.status.Name, state: e.status.State, desc: e.status.Description}
 	if e.status.State.Serving() {
 		r.gen = e.gen
 	}
@@ -147,7 +148,7 @@ func (e *element) snapshot() ElementStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.status
-	s.Calls = e.inflight.Load()
+	s.Calls, s.Claims = e.inflight.Load(), e.claims.Load()
 	s.Warnings = slices.Clone(s.Warnings)
 	if e.proc != nil {
 		s.Stderr = e.proc.Stderr()

@@ -4,6 +4,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
 )
 
 // elementCalls handles the calls that one process makes. It implements
@@ -22,6 +23,10 @@ type splices interface {
 
 // Handle implements link.Handler.
 func (c elementCalls) Handle(in *link.Incoming) {
+	if string(in.Invoke.Service) == pluginlink.HostService && c.h.isBuiltin(in.Invoke.Deployment) && c.h.isHere(in.Invoke.Instance) {
+		c.claim(in)
+		return
+	}
 	if c.h.builtin(in) {
 		return
 	}
@@ -34,12 +39,49 @@ func (c elementCalls) Handle(in *link.Incoming) {
 		c.h.o.FromPlugin(origin, in)
 		return
 	}
-	last := origin.Chain[len(origin.Chain)-1]
-	chain := make([][]byte, 0, len(origin.Chain))
-	for _, link := range origin.Chain[:len(origin.Chain)-1] {
-		chain = append(chain, []byte(link))
+	c.h.HandleFrom(origin, in)
+}
+
+// HandleFrom dispatches a call that an element makes within this host: what
+// [Options].FromPlugin does with those that are to stay here. It runs on the reader of
+// the element's link and does not block.
+func (h *Host) HandleFrom(from Origin, in *link.Incoming) {
+	n := len(from.Chain) - 1
+	chain := make([][]byte, 0, max(n, 0))
+	last := from.Deployment + "/" + from.Element
+	if n >= 0 {
+		last = from.Chain[n]
+		for _, name := range from.Chain[:n] {
+			chain = append(chain, []byte(name))
+		}
 	}
-	c.h.dispatch(in, origin.Principal, origin.Peer, chain, last)
+	h.dispatch(in, from.Principal, from.Peer, chain, last)
+}
+
+// ToPeer returns the Invoke with which a call that an element makes goes on to
+// another instance, for [link.Incoming.Splice]: as whom the element acts, on this
+// instance's word, and the elements that the call came through. What only the
+// element's link knows stays behind: the parent, whom the element asked to be, and
+// any secret. attempt is that of this way of the call; Units, which a caller may have
+// to raise to the method's, are those of the element. The Invoke aliases in.
+//
+// The error is call_loop.
+func (from Origin) ToPeer(in *frame.Invoke, attempt uint32) (frame.Invoke, *conduit.Error) {
+	if len(from.Chain) > maxChain {
+		return frame.Invoke{}, callLoop(in, len(from.Chain))
+	}
+	out := *in
+	out.Attempt, out.Parent = attempt, 0
+	out.HasCaller, out.Caller = false, frame.Caller{}
+	out.HasAs, out.As = true, frame.AsWhom{Kind: frame.AsAnonymous}
+	if p := from.Principal; p.User != "" || p.Level > conduit.Anonymous {
+		out.As = frame.AsWhom{Kind: frame.AsVouched, Name: []byte(p.User), Level: uint8(min(p.Level, conduit.Superuser))}
+	}
+	out.Chain = make([][]byte, 0, len(from.Chain))
+	for _, name := range from.Chain {
+		out.Chain = append(out.Chain, []byte(name))
+	}
+	return out, nil
 }
 
 // origin says on whose behalf an element calls. An element has no right of its

@@ -6,18 +6,25 @@ import (
 	"sync/atomic"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
-// drainingBit is set in generation.state once the generation takes no more
-// calls; the rest of the word counts the calls in flight, in steps of two.
-const drainingBit = 1
+// The word generation.state: drainingBit is set once the generation takes no more
+// calls; above it the calls in flight are counted, and above those the claims.
+const (
+	drainingBit = 1
+	oneCall     = 2
+	oneClaim    = 1 << 32
+)
 
-// generation is one running process of an element, and the calls in flight on
-// it. It implements link.Owner for them. All methods may be called concurrently.
+// generation is one running process of an element, the calls in flight on it and
+// the claims that it holds. It implements link.Owner for the calls. All methods may
+// be called concurrently.
 type generation struct {
 	el      *element
 	number  uint64
@@ -27,28 +34,41 @@ type generation struct {
 	desc    *conduitv1.Description
 	// methods by service key, then by name; never changes.
 	methods map[string]map[string]*method
+	// byKey is the same for who has a key and is not to make its text.
+	byKey map[address.ServiceKey]map[string]*method
 
 	state atomic.Int64
-	idle  chan struct{} // closed when it drains and the last call has ended
+	idle  chan struct{} // closed when it drains and the last call and claim have ended
 	once  sync.Once
 
 	callers callers
+
+	mu   sync.Mutex
+	gone bool                  // the process has been ended
+	held []*budget.Reservation // of calls whose link ended before the process
 }
 
 // method is what dispatch must know of one.
 type method struct {
-	remote bool
-	level  conduit.Level
+	remote     bool
+	level      conduit.Level
+	units      uint32
+	idempotent bool
 }
 
 func newGeneration(el *element, number uint64, d *conduitv1.Description) *generation {
-	g := &generation{el: el, number: number, desc: d, methods: map[string]map[string]*method{}, idle: make(chan struct{})}
+	g := &generation{el: el, number: number, desc: d, methods: map[string]map[string]*method{}, byKey: map[address.ServiceKey]map[string]*method{}, idle: make(chan struct{})}
 	for _, s := range d.GetServices() {
 		m := map[string]*method{}
 		for _, md := range s.GetMethods() {
-			m[md.GetName()] = &method{remote: md.GetRemote(), level: conduit.Level(md.GetMinLevel())}
+			m[md.GetName()] = &method{
+				remote: md.GetRemote(), level: conduit.Level(md.GetMinLevel()), units: md.GetUnits(), idempotent: md.GetIdempotent(),
+			}
 		}
 		g.methods[s.GetName()] = m
+		if key, err := address.ParseServiceKey(s.GetName()); err == nil { // checkDescription let no other through
+			g.byKey[key] = m
+		}
 	}
 	return g
 }
@@ -56,7 +76,7 @@ func newGeneration(el *element, number uint64, d *conduitv1.Description) *genera
 // enter counts a call in. It fails once the generation drains; then the caller
 // looks again for one that does not.
 func (g *generation) enter() bool {
-	if g.state.Add(2)&drainingBit != 0 {
+	if g.state.Add(oneCall)&drainingBit != 0 {
 		g.leave()
 		return false
 	}
@@ -64,27 +84,79 @@ func (g *generation) enter() bool {
 }
 
 // leave counts a call out.
-func (g *generation) leave() {
-	if g.state.Add(-2) == drainingBit {
+func (g *generation) leave() { g.out(oneCall) }
+
+// enterClaim counts a claim in. On a generation that drains it fails, unless the
+// claim is made in one of the calls that the drain waits for.
+func (g *generation) enterClaim(inCall bool) bool {
+	if g.state.Add(oneClaim)&drainingBit != 0 && !inCall {
+		g.out(oneClaim)
+		return false
+	}
+	g.el.claims.Add(1)
+	return true
+}
+
+// leaveClaim counts a claim out.
+func (g *generation) leaveClaim() {
+	g.el.claims.Add(-1)
+	g.out(oneClaim)
+}
+
+func (g *generation) out(one int64) {
+	if g.state.Add(-one) == drainingBit {
 		g.once.Do(func() { close(g.idle) })
 	}
 }
 
-// drain lets no more calls in; idle is closed when those inside have left.
+// drain lets no more calls in; idle is closed when those inside have left, and no
+// claim is held.
 func (g *generation) drain() {
 	if g.state.Or(drainingBit) == 0 {
 		g.once.Do(func() { close(g.idle) })
 	}
 }
 
-// calls returns how many are in flight.
-func (g *generation) calls() int64 { return g.state.Load() >> 1 }
+// calls returns how many are in flight; claims how many are held.
+func (g *generation) calls() int64  { return g.state.Load() & (oneClaim - 1) / oneCall }
+func (g *generation) claims() int64 { return g.state.Load() / oneClaim }
 
 // CallEnded implements link.Owner.
 func (g *generation) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
-	g.callers.remove(tag)
+	if units := g.callers.remove(tag); units != nil {
+		g.giveBack(units)
+	}
 	g.el.inflight.Add(-1)
 	g.leave()
+}
+
+// giveBack releases what a call had reserved. A link may end before its process
+// does: the handler may go on then, and its units are held until the process is gone.
+func (g *generation) giveBack(units *budget.Reservation) {
+	if g.conn != nil && g.conn.Err() != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		select {
+		case <-g.process.Ended():
+		default:
+			if !g.gone {
+				g.held = append(g.held, units)
+				return
+			}
+		}
+	}
+	units.Release()
+}
+
+// ended releases what calls had reserved whose link ended before the process.
+func (g *generation) ended() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gone = true
+	for _, units := range g.held {
+		units.Release()
+	}
+	g.held = nil
 }
 
 // caller is on whose behalf a call runs; what the element calls in it inherits
@@ -93,6 +165,7 @@ type caller struct {
 	Principal
 	peer  string
 	chain []string
+	units *budget.Reservation // what its call has reserved; nil if that was none
 }
 
 // callers remembers the caller of each call in flight on a generation, by a tag.
@@ -110,7 +183,7 @@ type callerSlot struct {
 
 // add keeps a call's caller and returns its tag. It allocates only when there
 // are more calls than ever before, or a chain.
-func (cs *callers) add(p Principal, peer string, chain [][]byte, last string) uint64 {
+func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, units *budget.Reservation) uint64 {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if len(cs.free) == 0 {
@@ -122,7 +195,7 @@ func (cs *callers) add(p Principal, peer string, chain [][]byte, last string) ui
 	s := &cs.slots[i]
 	s.use++
 	s.live = true
-	s.c.Principal, s.c.peer, s.c.chain = p, peer, nil
+	s.c.Principal, s.c.peer, s.c.chain, s.c.units = p, peer, nil, units
 	for _, link := range chain {
 		s.c.chain = append(s.c.chain, string(link))
 	}
@@ -132,14 +205,17 @@ func (cs *callers) add(p Principal, peer string, chain [][]byte, last string) ui
 	return uint64(s.use)<<32 | uint64(i)
 }
 
-func (cs *callers) remove(tag uint64) {
+// remove forgets a caller, and returns what its call has reserved.
+func (cs *callers) remove(tag uint64) *budget.Reservation {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	i := uint32(tag)
 	s := &cs.slots[i]
+	units := s.c.units
 	s.live = false
 	s.c = caller{}
 	cs.free = append(cs.free, i)
+	return units
 }
 
 // find returns the caller of a call that is still in flight.

@@ -264,10 +264,11 @@ func (h *Host) Snapshot() []DeploymentStatus {
 	return all
 }
 
-// Drain refuses new calls from now on and waits until none is under way, or ctx
-// ends. The plugins run on.
+// Drain refuses new calls and gives no new units from now on, and waits until no call
+// is under way and no claim held, or ctx ends. The plugins run on.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)
+	h.Cordon(true)
 	h.mu.Lock()
 	list := h.list()
 	h.mu.Unlock()
@@ -282,17 +283,19 @@ func (h *Host) Drain(ctx context.Context) error {
 		select {
 		case <-g.idle:
 		case <-ctx.Done():
-			return fmt.Errorf("calls to %s are still under way: %w", e.deployment, ctx.Err())
+			return fmt.Errorf("%d calls to %s are still under way, and it holds %d claims: %w", g.calls(), e.deployment, g.claims(), ctx.Err())
 		}
 	}
 	return nil
 }
 
-// Stop ends the host: no new calls, those under way finish until ctx ends, each
-// element stops, no process is left. It returns when Run has returned. It may be
-// called again with a shorter ctx, to drain no longer.
+// Stop ends the host: no new calls, those under way finish and claims are given back
+// until ctx ends, what is left of them is ended, each element stops, no process is
+// left. It returns when Run has returned. It may be called again with a shorter ctx,
+// to drain no longer.
 func (h *Host) Stop(ctx context.Context) error {
 	h.draining.Store(true)
+	h.Cordon(true)
 	h.mu.Lock()
 	running := h.running
 	deadline, ok := ctx.Deadline()

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -90,9 +93,12 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.call(echo, "Exit", "")
-	wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown)
-	_, err = x.Recv(r.ctx)
-	wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown)
+	for range 2 { // the call that ended the process, and one beside it
+		if e := wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown); !strings.Contains(e.Message, "the process exited with status 9") {
+			t.Errorf("the caller is told: %s", e.Message)
+		}
+		_, err = x.Recv(r.ctx)
+	}
 	s := r.until("the second generation", func(m map[string]ElementStatus) bool {
 		return m["echo"].State == Ready && m["echo"].Generation == 2
 	})["echo"]
@@ -108,8 +114,16 @@ func TestKilled(t *testing.T) {
 	r := newRig(t, "echo")
 	r.ready()
 	pid := r.elements()["echo"].Pid
+	x := invoke(r.ctx, r.client, echo, "Wait", "")
+	if _, err := x.Recv(r.ctx); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+	_, err := x.Recv(r.ctx)
+	if e := wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown); !strings.Contains(e.Message, "the process was ended by signal: killed") {
+		t.Errorf("the caller is told: %s", e.Message)
 	}
 	s := r.until("a new process", func(m map[string]ElementStatus) bool { return m["echo"].State == Ready && m["echo"].Pid != pid })["echo"]
 	if s.LastExit.Signal != "killed" {
@@ -127,13 +141,66 @@ func TestCrashLoop(t *testing.T) {
 		t.Errorf("the snapshot says %+v", s)
 	}
 	_, err := r.call("*://dies/dies/test.Fixture", "Echo", "")
-	e := wantReason(t, err, conduit.ReasonPluginStarting, conduit.Refused)
-	if !e.Retryable || e.Code != conduit.Unavailable || !strings.Contains(e.Message, "crash_looping") {
+	e := wantReason(t, err, conduit.ReasonPluginFailed, conduit.Refused)
+	if !e.Retryable || e.Code != conduit.Unavailable || !strings.Contains(e.Message, "crash_looping") || strings.Contains(e.Message, "cannot live") {
 		t.Errorf("got %+v", e)
 	}
 	if _, err := r.call(echo, "Echo", ""); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestRefusedFile: who calls an element whose file is refused hears that it will not
+// come up, and nothing of this machine's files.
+func TestRefusedFile(t *testing.T) {
+	r := newRig(t)
+	r.write("bad", []byte("<html>"), 0o755)
+	r.ready()
+	if s := r.untilState("bad", Refused); !strings.Contains(s.Reason, filepath.Join(r.dir, "bad")) {
+		t.Errorf("the operator is told: %s", s.Reason)
+	}
+	_, err := r.call("*://bad/bad/test.Fixture", "Echo", "")
+	e := wantReason(t, err, conduit.ReasonPluginFailed, conduit.Refused)
+	if e.Code != conduit.Unavailable || !e.Retryable || strings.Contains(e.Message, r.dir) || strings.Contains(e.Message, "html") {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// TestOutputNamesItsElement: each record of a process's output says whose it is.
+func TestOutputNamesItsElement(t *testing.T) {
+	lines := make(chan string, 1000)
+	r := newRigWith(t, func(o *Options) {
+		o.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Info, JSONFormat: true, Output: writerFunc(func(p []byte) { lines <- string(p) })})
+	}, "echo-one")
+	r.ready()
+	if _, err := r.call("*://echo-one/echo/test.Fixture", "Print", "who says this"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		select {
+		case line := <-lines:
+			var record map[string]any
+			if err := json.Unmarshal([]byte(line), &record); err != nil {
+				t.Fatal(err)
+			}
+			if record["@message"] != "who says this" {
+				continue
+			}
+			if record["deployment"] != "echo-one" || record["element"] != "echo" || record["source"] != "stderr" {
+				t.Errorf("the record is %s", line)
+			}
+			return
+		case <-r.ctx.Done():
+			t.Fatal("the line never came to the log")
+		}
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f(p)
+	return len(p), nil
 }
 
 // TestHang: a process that hangs at its start holds up only itself.
@@ -309,7 +376,7 @@ func TestBuiltinAndFromPluginSeams(t *testing.T) {
 	r.ready()
 	_, err := r.call("*://conduit/instance/conduit.v1.Instance", "Get", "")
 	wantReason(t, err, "builtin", conduit.Refused)
-	_, err = r.call(echo, "Call", "self *://conduit/host/conduit.Host Claim")
+	_, err = r.call(echo, "Call", "self *://conduit/conduit/conduit.v1.Instance WhoAreYou")
 	wantReason(t, err, "builtin", conduit.Refused)
 	_, err = r.call(echo, "Call", "self *://far/far/test.Fixture Echo")
 	wantReason(t, err, "from_plugin", conduit.Refused)

@@ -55,11 +55,16 @@ type fixture struct {
 	name string
 	mu   sync.Mutex
 	conn *link.Conn
+
+	units unitsFixture
 }
 
 func (f *fixture) Describe() *conduitv1.Description {
 	method := func(name string, level conduitv1.Level) *conduitv1.MethodDescription {
 		return &conduitv1.MethodDescription{Name: name, Remote: true, MinLevel: level}
+	}
+	heavy := func(name string) *conduitv1.MethodDescription {
+		return &conduitv1.MethodDescription{Name: name, Remote: true, Units: 10, Idempotent: true}
 	}
 	element, _, _ := strings.Cut(f.name, "-")
 	if f.name == "misnamed" {
@@ -73,6 +78,11 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Echo", conduitv1.Level_LEVEL_ANONYMOUS), method("Wait", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Exit", conduitv1.Level_LEVEL_ANONYMOUS), method("Who", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Call", conduitv1.Level_LEVEL_ANONYMOUS), method("Own", conduitv1.Level_LEVEL_SUPERUSER),
+				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
+				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
 		}},
@@ -126,7 +136,14 @@ func (f *fixture) Handle(in *link.Incoming) {
 		}
 		answer := m.Data
 		switch method {
-		case "Wait":
+		case "Claim", "HeavyClaim", "Release", "Hold", "Peak", "Stuck":
+			answer, err = f.units.serve(ctx, s, method, string(m.Data))
+			if err != nil {
+				return err
+			}
+		case "Print":
+			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
+		case "Wait", "Heavy":
 			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
 				return err
 			}
@@ -136,15 +153,23 @@ func (f *fixture) Handle(in *link.Incoming) {
 			os.Exit(9)
 		case "Who":
 			answer = fmt.Appendf(nil, "%s %s %s via %s", f.name, c.User, conduit.Level(c.Level), strings.Join(chain, ","))
-		case "Call": // passes the question on: "<as> <address> <method>"
+		case "Call", "CallTwice", "CallLoop": // passes the question on: "<as> <address> <method>"
 			var as, addr, next string
-			if _, err := fmt.Sscan(string(m.Data), &as, &addr, &next); err != nil {
-				return err
+			var request []byte
+			switch method {
+			case "CallTwice": // by way of itself
+				as, addr, next, request = "caller", echo, "Call", m.Data
+			case "CallLoop":
+				as, addr, next = "caller", echo, "CallLoop"
+			default:
+				if _, err := fmt.Sscan(string(m.Data), &as, &addr, &next); err != nil {
+					return err
+				}
 			}
 			f.mu.Lock()
 			conn := f.conn
 			f.mu.Unlock()
-			in := &conduit.Invocation{Method: next, ContentType: conduit.ContentBytes, HasRequest: true, Last: true, Parent: s.ID(), Chain: chain}
+			in := &conduit.Invocation{Method: next, ContentType: conduit.ContentBytes, Request: request, HasRequest: true, Last: true, Parent: s.ID(), Chain: chain}
 			switch as {
 			case "self":
 				in.As.Kind = conduit.AsSelf

@@ -2,12 +2,14 @@ package host
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 )
@@ -55,6 +57,9 @@ type Options struct {
 	// deployment "conduit"; nil = they are dispatched within this host. It runs
 	// on the plugin link's reader and must not block.
 	FromPlugin func(from Origin, in *link.Incoming)
+
+	// Budget is what calls and claims are counted on; nil = one that never ends.
+	Budget *budget.Budget
 
 	// AllowUnsafe lets binaries and directories be used that others can write.
 	AllowUnsafe bool
@@ -124,6 +129,9 @@ func (o *Options) setDefaults() error {
 		if *n.v == 0 {
 			*n.v = n.d
 		}
+	}
+	if o.Budget == nil {
+		o.Budget = budget.New(math.MaxInt64)
 	}
 	if o.MaxMessage == 0 {
 		o.MaxMessage = link.DefaultMaxMessage

@@ -85,8 +85,11 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 		return nil, ctx.Err()
 	}
 	e.set(Starting, "", "")
+	e.mu.Lock()
+	name := e.status.Name
+	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
-		Name: e.deployment, Path: b.exec, Dir: work, Env: e.h.o.Env,
+		Name: e.deployment, Element: name, Path: b.exec, Dir: work, Env: e.h.o.Env,
 		SocketDir: e.h.priv.sockets, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
 	})

@@ -43,8 +43,8 @@ type ElementStatus struct {
 	Pid        int
 	// Restarts counts the processes that ended without being asked to.
 	Restarts uint64
-	// Calls are under way.
-	Calls int64
+	// Calls are under way; Claims are held, by count.
+	Calls, Claims int64
 	// LastError is why it last failed; it stays while it starts again.
 	LastError string
 	// LastExit is how its last process ended; its At is zero if none did.

@@ -49,7 +49,7 @@ func (e *element) run(ctx context.Context) {
 		e.log.Info("element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", f.binary.sum)
 		e.settle()
 		if err := e.watch(ctx, g); err != nil {
-			e.lost(g)
+			e.lost(g, err)
 			e.pause(ctx, e.failed(err, r, time.Since(began)))
 			continue
 		}
@@ -280,10 +280,19 @@ func describeEnd(p *pluginlink.Process) string {
 }
 
 // lost takes a process that has ended, or must end, out of service. Its link
-// ends its calls, once each.
-func (e *element) lost(g *generation) {
+// ends its calls, once each, and says why to their callers: of the process's last
+// words only the operator hears.
+func (e *element) lost(g *generation, why error) {
 	e.swap(nil, Backoff, nil)
 	g.drain()
+	told := "the plugin's link was lost"
+	if c, ok := errors.AsType[*cause](why); ok && c.kind == lostSilent {
+		told = "the plugin did not answer its health checks"
+	}
+	if x := g.process.Exit(); !x.At.IsZero() {
+		told = "the process " + x.String()
+	}
+	g.conn.Close(link.CloseGoingAway, told)
 	e.release(g, 0)
 }
 
@@ -298,7 +307,7 @@ func (e *element) stop(g *generation) {
 	select {
 	case <-g.idle:
 	case <-ctx.Done():
-		e.log.Warn("the drain's time is over: calls under way are ended", "calls", g.calls())
+		e.log.Warn("the drain's time is over: calls under way and claims are ended", "calls", g.calls(), "claims", g.claims())
 	case <-g.process.Exited():
 	}
 	// Ends the calls that are left, and lets the plugin's handlers see it before
@@ -318,9 +327,14 @@ func (e *element) release(g *generation, grace time.Duration) {
 	if err := g.process.Kill(grace); err != nil {
 		e.log.Error("a plugin left something behind", "error", err)
 	}
-	select {
-	case <-g.conn.Done():
-	case <-time.After(time.Second):
+	g.ended()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, over := range []<-chan struct{}{g.conn.Done(), g.idle} { // claims end on goroutines of their own
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
 	}
 	e.noteExit(g.process)
 }

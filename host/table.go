@@ -6,6 +6,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/frame"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // table is who can be called: immutable, made anew at each change of state, read
@@ -21,14 +22,15 @@ type deploymentRoute struct {
 	name     string
 	id       address.DeploymentID
 	elements []elementRoute
+	alone    [1]*deploymentRoute // itself, as what an address is for that names it
 }
 
 type elementRoute struct {
-	el     *element
-	name   string // empty until it has once described itself
-	state  State
-	reason string
-	gen    *generation // nil unless the state serves
+	el    *element
+	name  string // empty until it has once described itself
+	state State
+	desc  *conduitv1.Description // nil until then
+	gen   *generation            // nil unless the state serves
 }
 
 func newTable(elements []*element) *table {
@@ -37,6 +39,7 @@ func newTable(elements []*element) *table {
 		d := t.byID[e.deploymentID]
 		if d == nil {
 			d = &deploymentRoute{name: e.deployment, id: e.deploymentID}
+			d.alone[0] = d
 			t.byID[d.id], t.byName[d.name], t.byName[d.id.String()] = d, d, d
 			t.order = append(t.order, d)
 		}
@@ -47,7 +50,7 @@ func newTable(elements []*element) *table {
 }
 
 // candidates are the deployments that an Invoke is for, in order.
-func (t *table) candidates(inv *frame.Invoke, one *[1]*deploymentRoute) ([]*deploymentRoute, *conduit.Error) {
+func (t *table) candidates(inv *frame.Invoke) ([]*deploymentRoute, *conduit.Error) {
 	if isAny(inv.Deployment) {
 		return t.order, nil
 	}
@@ -61,21 +64,24 @@ func (t *table) candidates(inv *frame.Invoke, one *[1]*deploymentRoute) ([]*depl
 	if d == nil {
 		return nil, notFound(inv, conduit.ReasonDeploymentNotFound, "no deployment %q is here; look what is with ls deployments", inv.Deployment)
 	}
-	one[0] = d
-	return one[:], nil
+	return d.alone[:], nil
 }
+
+// counts reports whether an element has a place among those that ordinals tell
+// apart: whatever its state, unless an operator has turned it off and the search is a
+// scan of all deployments.
+func (e *elementRoute) counts(scan bool) bool { return !scan || e.state != Disabled }
 
 // find returns the element that an Invoke is for: of those with its name the one
 // at its ordinal, whatever the state, or without an ordinal the first that
 // serves.
 func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
-	var one [1]*deploymentRoute
-	deployments, err := t.candidates(inv, &one)
+	deployments, err := t.candidates(inv)
 	if err != nil {
 		return nil, err
 	}
 	var waiting *elementRoute // the first that would do and does not serve
-	n := uint32(0)
+	n, scan := uint32(0), isAny(inv.Deployment)
 	for _, d := range deployments {
 		for i := range d.elements {
 			e := &d.elements[i]
@@ -83,6 +89,9 @@ func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
 				if e.name == "" && e.state != Refused && waiting == nil && len(deployments) == 1 {
 					waiting = e // it may turn out to have that name
 				}
+				continue
+			}
+			if !e.counts(scan) {
 				continue
 			}
 			if inv.HasOrdinal {
@@ -117,14 +126,15 @@ func (e *elementRoute) refusal(inv *frame.Invoke) *conduit.Error {
 	if e.gen != nil {
 		return nil
 	}
-	reason, message := conduit.ReasonPluginStarting, "is "+string(e.state)
-	if e.state == Draining || e.state == Stopped {
+	// Why it is in that state names files of this machine, and is for operators.
+	reason, more := conduit.ReasonPluginStarting, ""
+	switch e.state {
+	case Draining, Stopped:
 		reason = conduit.ReasonDraining
+	case Refused, CrashLooping, Disabled:
+		reason, more = conduit.ReasonPluginFailed, " and will not be ready by itself; its operator sees why with: conduit-host ls elements -o json"
 	}
-	if e.reason != "" {
-		message += ": " + e.reason
-	}
-	return refuse(inv, conduit.Unavailable, reason, true, "element %s of deployment %s %s", orUnknown(e.name), e.el.deployment, message)
+	return refuse(inv, conduit.Unavailable, reason, true, "element %s of deployment %s is %s%s", orUnknown(e.name), e.el.deployment, e.state, more)
 }
 
 func orUnknown(name string) string {

@@ -46,8 +46,7 @@ func (h Host) At(addr string) conduit.Invoker {
 		return broken{conduit.Errorf(InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent, "%v", err)}
 	}
 	if h.h == nil {
-		return broken{conduit.Errorf(FailedPrecondition, conduit.ReasonPeerUnreachable, conduit.NotSent,
-			"there is no host; take it from Start, or by HostFrom with a handler's context")}
+		return broken{noHost()}
 	}
 	return &target{host: h.h, addr: a, route: link.NewRoute(a)}
 }
@@ -91,22 +90,6 @@ func (h Host) configuration() *Configuration {
 	return h.h.conf.Load()
 }
 
-// Claim holds units of the instance's capacity for work that outlives a call.
-type Claim struct{ units uint32 }
-
-// Units returns how many units the claim holds.
-func (c *Claim) Units() uint32 { return c.units }
-
-// Release gives the units back. It may be called more than once.
-func (c *Claim) Release() {}
-
-// Claim takes over what the call of ctx has reserved, and asks the instance for
-// the rest of units. This version of the fabric has no claims: it always fails
-// with code Unimplemented.
-func (h Host) Claim(context.Context, uint32) (*Claim, error) {
-	return nil, Errorf(Unimplemented, "this version of the host has no claims; use the method option Units, which holds units while the handler runs")
-}
-
 // Event tells of a change to the deployments of the element's instance.
 type Event struct {
 	// Name is deployment_loaded, deployment_unloaded, element_loaded, or resync.
@@ -124,6 +107,18 @@ func (h Host) Subscribe(string, func(Event)) error {
 	return Errorf(Unimplemented, "this version of the host has no events")
 }
 
+// link returns the link to the host, for a call that is made in c, if it is not nil.
+func (h *host) link(c *call) (*link.Conn, *Error) {
+	if conn := h.conn.Load(); conn != nil {
+		return conn, nil
+	}
+	if c != nil {
+		return c.s.Conn(), nil // the first call may come before we are told of the link
+	}
+	return nil, conduit.Errorf(Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent,
+		"the host takes no calls yet; make them after Start has returned")
+}
+
 // target is an Invoker over the link to the host.
 type target struct {
 	host  *host
@@ -137,13 +132,9 @@ func (t *target) Address() address.Address { return t.addr }
 // Invoke implements conduit.Invoker.
 func (t *target) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
 	c := callFrom(ctx)
-	conn := t.host.conn.Load()
-	if conn == nil && c != nil {
-		conn = c.s.Conn() // the first call may come before we are told of the link
-	}
-	if conn == nil {
-		return conduit.FailedExchange(conduit.Errorf(Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent,
-			"the host takes no calls yet; make them after Start has returned"))
+	conn, err := t.host.link(c)
+	if err != nil {
+		return conduit.FailedExchange(err)
 	}
 	out := *in
 	if c != nil {

@@ -109,7 +109,7 @@ func TestZeroHost(t *testing.T) {
 		t.Error("the zero Host knows something")
 	}
 	h.Logger().Info("goes nowhere")
-	if _, err := h.Claim(t.Context(), 1); !errors.Is(err, &Error{Code: Unimplemented}) {
+	if _, err := h.Claim(t.Context(), 1); !errors.Is(err, &Error{Code: FailedPrecondition}) {
 		t.Errorf("Claim: %v", err)
 	}
 	if err := h.Subscribe("element_loaded", func(Event) {}); !errors.Is(err, &Error{Code: Unimplemented}) {

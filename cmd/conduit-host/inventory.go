@@ -32,7 +32,7 @@ func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 	info := &conduitv1.ElementInfo{
 		Name: e.Name, State: string(e.State), SinceMillis: millis(now.Sub(e.Since)), Reason: utf8Text(e.Reason), Generation: e.Generation,
-		Restarts: e.Restarts, Pid: int64(e.Pid), InFlight: uint64(max(0, e.Calls)), File: utf8Text(e.Path),
+		Restarts: e.Restarts, Pid: int64(e.Pid), InFlight: uint64(max(0, e.Calls)), Claims: uint64(max(0, e.Claims)), File: utf8Text(e.Path),
 		Version: e.Description.GetVersion(), Services: e.Description.GetServices(),
 	}
 	if info.GetReason() == "" && len(e.Warnings) > 0 {

@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -211,10 +212,14 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 		c.unlock()
 		return false, nil
 	}
-	// Background calls do not count for max_calls, but may be as many again.
+	// Background calls do not count for max_calls, but may be as many again. On a
+	// plugin's link they are its claims, which the budget bounds.
 	most, under, kind := int(c.o.Hello.MaxCalls), c.inc-c.incBackground, "calls"
 	if in.Background {
 		under, kind = c.incBackground, "background calls"
+		if c.o.Duplex {
+			most = math.MaxInt32
+		}
 	}
 	if under >= 2*most+16 {
 		c.unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,6 +26,8 @@ type carrier struct {
 	stream messageStream
 	end    func() // ends the stream; safe at any time
 
+	process *child // at the other end, as its host sees it; nil in the plugin
+
 	out rawMessage // the writer's
 	in  rawMessage // the reader's
 
@@ -41,6 +44,9 @@ func newCarrier(s messageStream, end func()) *carrier {
 func (c *carrier) ReadMessage() ([]byte, error) {
 	c.in.free()
 	if err := c.stream.RecvMsg(&c.in); err != nil {
+		if why := c.lost(); why != nil {
+			return nil, why
+		}
 		return nil, c.ended(err)
 	}
 	return c.in.in.ReadOnlyData(), nil
@@ -51,6 +57,10 @@ func (c *carrier) WriteMessage(p []byte) error {
 	c.out.out = p
 	err := c.stream.SendMsg(&c.out)
 	c.out.out = nil
+	if c.process != nil && errors.Is(err, io.EOF) {
+		// The stream is over, and only its reader hears why: it fails the link.
+		return nil
+	}
 	if err != nil {
 		return c.ended(err)
 	}
@@ -64,6 +74,33 @@ func (c *carrier) Close(code link.CloseCode, reason string) error {
 		close(c.closed)
 		c.end()
 	})
+	return nil
+}
+
+// exitMoment is how long the reader of a link that has ended waits to learn how the
+// process did. The kernel closes the socket first, and the rest is mostly there within
+// a millisecond; the wait is so long only when the process lives on.
+const exitMoment = 80 * time.Millisecond
+
+// lost says how the process at the other end ended, if it has, and nil if the link
+// was closed from here.
+func (c *carrier) lost() error {
+	if c.process == nil {
+		return nil
+	}
+	select {
+	case <-c.closed:
+		return nil
+	default:
+	}
+	t := time.NewTimer(exitMoment)
+	defer t.Stop()
+	select {
+	case <-c.process.ended:
+		return fmt.Errorf("the process %s", c.process.exit)
+	case <-c.closed:
+	case <-t.C:
+	}
 	return nil
 }
 

@@ -40,6 +40,9 @@ const (
 type LaunchConfig struct {
 	// Name is for logs and errors, such as "echo/echo".
 	Name string
+	// Element is what the element called itself when it last ran; empty if that is not
+	// known. Its output is logged under that name until it has told another.
+	Element string
 	// Path is the binary; it must not change while it runs. Args follow it.
 	Path string
 	Args []string
@@ -102,6 +105,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 
 	p := &Process{cfg: &cfg, token: token, released: make(chan struct{})}
 	out := newOutput(cfg.Log)
+	out.setElement(cfg.Element)
 	// A go-plugin client cannot start twice and writes into its config: both
 	// are made anew for each launch.
 	p.client = plugin.NewClient(&plugin.ClientConfig{

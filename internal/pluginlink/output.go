@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,7 +24,8 @@ const (
 // output is where all that a process writes goes: its log, within a rate, and
 // the tail that explains its end. All methods may be called concurrently.
 type output struct {
-	log hclog.Logger
+	log     hclog.Logger
+	element atomic.Pointer[string] // what it calls itself; nil until it has said so
 
 	mu      sync.Mutex
 	tail    []string
@@ -34,6 +36,19 @@ type output struct {
 }
 
 func newOutput(log hclog.Logger) *output { return &output{log: log, tokens: lineBurst} }
+
+// setElement names whose output it is from now on.
+func (o *output) setElement(name string) {
+	name = clean(name)
+	o.element.Store(&name)
+}
+
+func (o *output) elementName() string {
+	if name := o.element.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
 
 // Tail returns the last lines of stderr, oldest first.
 func (o *output) Tail() []string {
@@ -82,13 +97,13 @@ func (o *output) allow(now time.Time) (ok bool, noticed uint64) {
 func (o *output) write(source string, cut int, r func() record) {
 	ok, dropped := o.allow(time.Now())
 	if dropped > 0 {
-		o.log.Warn("lines of the element's log were dropped: it writes too many", "dropped", dropped, "per_second", linesPerSecond)
+		o.log.Warn("lines of the element's log were dropped: it writes too many", "dropped", dropped, "per_second", linesPerSecond, "element", o.elementName())
 	}
 	if !ok {
 		return
 	}
 	rec := r()
-	rec.args = append(rec.args, "source", source)
+	rec.args = append(rec.args, "element", o.elementName(), "source", source)
 	if cut > 0 {
 		rec.args = append(rec.args, "truncated", true, "lost_bytes", cut)
 	}

@@ -48,6 +48,9 @@ func (p *Process) Describe(ctx context.Context) (*conduitv1.Description, error) 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	d, err := p.rpc.Describe(ctx, &conduitv1.DescribeRequest{})
+	if err == nil {
+		p.child.out.setElement(d.GetElement())
+	}
 	return d, p.rpcError("Describe", err)
 }
 
@@ -103,7 +106,9 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	if o.Peer.Name == "" {
 		o.Peer.Name = p.cfg.Name
 	}
-	conn := link.New(newCarrier(stream, cancel), o)
+	c := newCarrier(stream, cancel)
+	c.process = p.child
+	conn := link.New(c, o)
 	p.conn.Store(conn)
 	err = conn.Ready(ctx)
 	if !stop() && err == nil {
@@ -116,13 +121,17 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	return conn, nil
 }
 
+// Ended is closed when the process has ended; the rest of its output may still be
+// read.
+func (p *Process) Ended() <-chan struct{} { return p.child.ended }
+
 // Exited is closed when the process has ended and its output was read.
 func (p *Process) Exited() <-chan struct{} { return p.child.exited }
 
-// Exit says how the process ended; it is zero before Exited is closed.
+// Exit says how the process ended; it is zero before Ended is closed.
 func (p *Process) Exit() ExitStatus {
 	select {
-	case <-p.child.exited:
+	case <-p.child.ended:
 		return p.child.exit
 	default:
 		return ExitStatus{}

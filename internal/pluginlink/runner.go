@@ -38,8 +38,9 @@ type child struct {
 	stdoutR, stderrR *io.PipeReader
 	stdoutW, stderrW *io.PipeWriter
 
+	ended  chan struct{} // closed once reaped
 	exited chan struct{} // closed once reaped and drained
-	exit   ExitStatus    // valid once exited is closed
+	exit   ExitStatus    // valid once ended is closed
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -51,7 +52,7 @@ type child struct {
 var _ runner.Runner = (*child)(nil)
 
 func newChild(cfg *LaunchConfig, env []string, socketDir string, out *output) *child {
-	p := &child{cfg: cfg, env: env, socketDir: socketDir, out: out, exited: make(chan struct{})}
+	p := &child{cfg: cfg, env: env, socketDir: socketDir, out: out, ended: make(chan struct{}), exited: make(chan struct{})}
 	p.stdoutR, p.stdoutW = io.Pipe()
 	p.stderrR, p.stderrW = io.Pipe()
 	return p
@@ -105,6 +106,12 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		p.reaped = true
 	})
+	if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		p.exit = exitStatus(w)
+	} else {
+		p.exit = ExitStatus{Code: cmd.ProcessState.ExitCode(), At: time.Now()}
+	}
+	close(p.ended)
 	drained := make(chan struct{})
 	go func() {
 		drains.Wait()
@@ -121,11 +128,6 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 	_ = p.stdoutW.Close() // in case that nobody reads the handshake any more
 	_ = p.stderrW.Close()
 	<-drained
-	if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
-		p.exit = exitStatus(w)
-	} else {
-		p.exit = ExitStatus{Code: cmd.ProcessState.ExitCode(), At: time.Now()}
-	}
 	close(p.exited)
 }
 

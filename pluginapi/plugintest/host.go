@@ -13,6 +13,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -30,6 +31,7 @@ type host struct {
 	instance address.InstanceID
 	log      *slog.Logger
 	front    *link.Conn
+	budget   *budget.Budget
 
 	mu      sync.Mutex
 	plugins []*plugin
@@ -43,6 +45,7 @@ type running struct {
 	p      *plugin
 	id     uint64 // on the plugin's link; 0 until it has arrived there
 	caller frame.Caller
+	units  *budget.Reservation // nil if it costs none
 }
 
 // plugin is an element that runs, and the host's end of the link to it.
@@ -52,8 +55,12 @@ type plugin struct {
 	element    string
 	serving    pluginlink.Plugin
 	near, far  *link.Conn
+	units      map[string]uint32 // what a call costs, by service and method
 	tags       map[uint64]uint64 // from the id of a running call to its tag; guarded by h.mu
 }
+
+// costOf is the key of plugin.units.
+func costOf(service, method string) string { return service + "/" + method }
 
 // run starts an element; the test fails if it does not.
 func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, attributes map[string]string, dataDir string) {
@@ -65,7 +72,12 @@ func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, attrib
 	if err := address.ValidDeploymentName(deployment); err != nil {
 		tb.Fatalf("plugintest: %v; name the deployment with plugintest.Deployment", err)
 	}
-	p := &plugin{h: h, deployment: deployment, element: e.Name, serving: serving, tags: map[uint64]uint64{}}
+	p := &plugin{h: h, deployment: deployment, element: e.Name, serving: serving, units: map[string]uint32{}, tags: map[uint64]uint64{}}
+	for _, s := range serving.Describe().GetServices() {
+		for _, m := range s.GetMethods() {
+			p.units[costOf(s.GetName(), m.GetName())] = m.GetUnits()
+		}
+	}
 	near, far := link.Pipe(pipeDepth)
 	p.far = link.New(far, link.Options{Duplex: true, Handler: arrivals{p}, Op: "plugin", Peer: link.Peer{Name: "host", System: true}})
 	p.near = link.New(near, link.Options{
@@ -159,6 +171,7 @@ func (h *host) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 	if r := h.running[tag]; r != nil {
 		delete(h.running, tag)
 		delete(r.p.tags, r.id)
+		r.units.Release()
 	}
 	if len(h.running) == 0 && h.idle != nil {
 		close(h.idle)
@@ -208,15 +221,35 @@ func (a arrivals) Handle(in *link.Incoming) {
 func (p *plugin) Handle(in *link.Incoming) {
 	p.h.mu.Lock()
 	var caller frame.Caller
+	var units *budget.Reservation
 	if r := p.h.running[p.tags[in.Invoke.Parent]]; r != nil {
-		caller = r.caller
+		caller, units = r.caller, r.units
 	}
 	p.h.mu.Unlock()
+	if string(in.Invoke.Deployment) == address.BuiltinDeployment {
+		p.h.claim(in, units)
+		return
+	}
 	if in.Invoke.HasAs && in.Invoke.As.Kind == frame.AsSelf {
 		caller.User, caller.Level = []byte("element:"+p.deployment), uint8(conduit.User)
 	}
 	caller.Chain = append(slices.Clip(caller.Chain), []byte(p.deployment+"/"+p.element))
 	p.h.dispatch(in, caller)
+}
+
+// claim serves a claim that an element makes, in the call that has reserved units.
+func (h *host) claim(in *link.Incoming, units *budget.Reservation) {
+	pluginlink.ServeHost(in, func(n int64) (pluginlink.Grant, *conduit.Error) {
+		claim := h.budget.Claim
+		if units != nil {
+			claim = units.Claim
+		}
+		held, err := claim(n)
+		if err != nil {
+			return pluginlink.Grant{}, err
+		}
+		return pluginlink.Grant{Available: h.budget.Snapshot().Available, Release: held.Release}, nil
+	})
 }
 
 // dispatch finds the element that a call is for and passes it on.
@@ -231,11 +264,18 @@ func (h *host) dispatch(in *link.Incoming, caller frame.Caller) {
 			"the call came through more than %d elements", maxDepth))
 		return
 	}
+	var units *budget.Reservation
+	if cost := max(in.Invoke.Units, p.units[costOf(string(in.Invoke.Service), string(in.Invoke.Method))]); cost > 0 {
+		if units, err = h.budget.Reserve(int64(cost)); err != nil {
+			in.Refuse(err)
+			return
+		}
+	}
 	caller.User, caller.Attempt = bytes.Clone(caller.User), in.Invoke.Attempt
 	h.mu.Lock()
 	h.lastTag++
 	tag := h.lastTag
-	h.running[tag] = &running{p: p, caller: caller}
+	h.running[tag] = &running{p: p, caller: caller, units: units}
 	h.mu.Unlock()
 
 	out := *in.Invoke

@@ -12,6 +12,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/pluginapi"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
@@ -27,6 +28,7 @@ type settings struct {
 	deployment string
 	attributes map[string]string
 	dataDir    string
+	units      int64
 	beside     []besides
 }
 
@@ -48,6 +50,10 @@ func Attributes(attributes map[string]string) Option {
 // goes with the test.
 func DataDir(dir string) Option { return func(s *settings) { s.dataDir = dir } }
 
+// Budget is the instance's total in units, for calls that cost some and for claims;
+// without it, it is [budget.DefaultTotal].
+func Budget(total int64) Option { return func(s *settings) { s.units = total } }
+
 // Beside runs a further element, in a deployment of its own, for the first one to
 // call.
 func Beside(deployment string, e pluginapi.Element) Option {
@@ -63,7 +69,7 @@ func Beside(deployment string, e pluginapi.Element) Option {
 // fail the test.
 func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 	tb.Helper()
-	s := settings{deployment: e.Name}
+	s := settings{deployment: e.Name, units: budget.DefaultTotal}
 	for _, o := range opts {
 		o(&s)
 	}
@@ -73,6 +79,7 @@ func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 	log := &testLog{tb: tb}
 	h := &host{
 		instance: address.RandomInstanceID(),
+		budget:   budget.New(s.units),
 		running:  map[uint64]*running{},
 		log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -126,6 +133,12 @@ func (c *Client) As(user string, level pluginapi.Level) *Client {
 	other.as = conduit.AsWhom{Kind: conduit.AsVouched, Name: user, Level: level}
 	return &other
 }
+
+// Budget returns what the instance's units are held by at this moment.
+func (c *Client) Budget() budget.Snapshot { return c.h.budget.Snapshot() }
+
+// Cordon says whether the instance gives no new units.
+func (c *Client) Cordon(on bool) { c.h.budget.Cordon(on) }
 
 // Description returns what the element says of itself.
 func (c *Client) Description() *conduitv1.Description { return c.h.last().serving.Describe() }

@@ -17,6 +17,9 @@
 //	Delay           {ms, ignore_context}                   {waited_ms} after that time
 //	Hurried         {ms, ignore_context}                   as Delay, with a Timeout of 50 ms of its own
 //	Heavy           {ms, ignore_context}                   as Delay, and costs 10 units
+//	Claim           {units}                                {id, units} of a claim, held until Release or the end
+//	HeavyClaim      {units}                                as Claim, and costs 10 units, which the claim takes over
+//	Release         id; 0 = all                            how many claims it gave back
 //	Count           n                                      items 0 to n-1 as fast as they are taken
 //	CountSlow       {n, interval_ms}                       items 0 to n-1, the first at once, then one each interval
 //	Parts           n                                      n messages each to parts 1 and 2, then n
@@ -46,8 +49,11 @@
 // The service conduit.example.Echo#loud is a second one of the type, with Upper
 // alone, which adds an exclamation mark.
 //
-// Attributes of the deployment, or environment variables as in ECHO_STOP_MS, change
-// how it behaves as a whole:
+// Attributes of the deployment change how it behaves as a whole. conduit-host hands
+// out none yet; a test does, by plugintest.Attributes. An attribute that is not set is
+// looked for in the environment, as in ECHO_STOP_MS, for who embeds the host and
+// declares variables (host.Options.Env): of the variables that conduit-host itself was
+// started with, none of these reaches a plugin.
 //
 //	start_ms      how long Start takes
 //	start_error   Start fails with this text

@@ -32,6 +32,7 @@ func element() pluginapi.Element {
 // echo is the running element.
 type echo struct {
 	attributes atomic.Pointer[map[string]string]
+	claims     claims
 }
 
 // service lists the methods, in the order of the table in doc.go.
@@ -45,6 +46,9 @@ func (e *echo) service() *pluginapi.Service {
 	pluginapi.Handle(s, "Delay", delay, remote, open)
 	pluginapi.Handle(s, "Hurried", delay, remote, open, pluginapi.Timeout(50*time.Millisecond))
 	pluginapi.Handle(s, "Heavy", delay, remote, open, pluginapi.Units(10))
+	pluginapi.Handle(s, "Claim", e.claims.take, remote, open)
+	pluginapi.Handle(s, "HeavyClaim", e.claims.take, remote, open, pluginapi.Units(10))
+	pluginapi.Handle(s, "Release", e.claims.release, remote, open)
 	pluginapi.HandleStream(s, "Count", count, remote, open)
 	pluginapi.HandleStream(s, "CountSlow", countSlow, remote, open)
 	pluginapi.Handle(s, "Parts", parts, remote, open)

@@ -441,6 +441,40 @@ func TestDefaultTimeout(t *testing.T) {
 	})
 }
 
+func TestClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, c := start(t, plugintest.Budget(20))
+		s := c.Service(serviceName)
+		first, err := conduit.Call[claimReply](ctx, s, "HeavyClaim", claimRequest{Units: 12})
+		if err != nil || first.Units != 12 {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		_, err = conduit.Call[claimReply](ctx, s, "Claim", claimRequest{Units: 9})
+		wantError(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Executed)
+		_, err = conduit.Call[claimReply](ctx, s, "HeavyClaim", claimRequest{Units: 1})
+		wantError(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
+		if _, err := conduit.Call[claimReply](ctx, s, "Claim", claimRequest{Units: 8}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if b := c.Budget(); b.Claimed != 20 || b.Claims != 2 || b.Reservations != 0 {
+			t.Errorf("the budget is %+v", b)
+		}
+		if n, err := conduit.Call[int](ctx, s, "Release", first.ID); err != nil || n != 1 {
+			t.Errorf("%d, %v", n, err)
+		}
+		_, err = conduit.Call[int](ctx, s, "Release", first.ID)
+		wantError(t, err, conduit.NotFound, conduit.ReasonUnspecified, conduit.Executed)
+		if n, err := conduit.Call[int](ctx, s, "Release", 0); err != nil || n != 1 {
+			t.Errorf("%d, %v", n, err)
+		}
+		synctest.Wait()
+		if b := c.Budget(); b.Available != 20 || b.Claims != 0 {
+			t.Errorf("the budget is %+v", b)
+		}
+	})
+}
+
 func TestSettings(t *testing.T) {
 	ctx, c := start(t, plugintest.Attributes(map[string]string{"health": "degraded", "warning": "look out", "who": "me"}))
 	if h := c.Health(ctx); h.GetState().String() != "STATE_DEGRADED" || h.GetText() == "" {

@@ -24,6 +24,104 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ClaimRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least 1.
+	Units         uint64 `protobuf:"varint,1,opt,name=units,proto3" json:"units,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimRequest) Reset() {
+	*x = ClaimRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimRequest) ProtoMessage() {}
+
+func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
+func (*ClaimRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ClaimRequest) GetUnits() uint64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+type ClaimGranted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Units uint64                 `protobuf:"varint,1,opt,name=units,proto3" json:"units,omitempty"`
+	// Units that nobody holds, right after the grant.
+	Available     uint64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimGranted) Reset() {
+	*x = ClaimGranted{}
+	mi := &file_conduit_v1_services_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimGranted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimGranted) ProtoMessage() {}
+
+func (x *ClaimGranted) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimGranted.ProtoReflect.Descriptor instead.
+func (*ClaimGranted) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ClaimGranted) GetUnits() uint64 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *ClaimGranted) GetAvailable() uint64 {
+	if x != nil {
+		return x.Available
+	}
+	return 0
+}
+
 type WhoAreYouRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// InstanceInfo.digest of an earlier answer.
@@ -34,7 +132,7 @@ type WhoAreYouRequest struct {
 
 func (x *WhoAreYouRequest) Reset() {
 	*x = WhoAreYouRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[0]
+	mi := &file_conduit_v1_services_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +144,7 @@ func (x *WhoAreYouRequest) String() string {
 func (*WhoAreYouRequest) ProtoMessage() {}
 
 func (x *WhoAreYouRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[0]
+	mi := &file_conduit_v1_services_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +157,7 @@ func (x *WhoAreYouRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAreYouRequest.ProtoReflect.Descriptor instead.
 func (*WhoAreYouRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{0}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WhoAreYouRequest) GetDigest() []byte {
@@ -93,7 +191,7 @@ type InstanceInfo struct {
 
 func (x *InstanceInfo) Reset() {
 	*x = InstanceInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[1]
+	mi := &file_conduit_v1_services_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -105,7 +203,7 @@ func (x *InstanceInfo) String() string {
 func (*InstanceInfo) ProtoMessage() {}
 
 func (x *InstanceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[1]
+	mi := &file_conduit_v1_services_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -118,7 +216,7 @@ func (x *InstanceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceInfo.ProtoReflect.Descriptor instead.
 func (*InstanceInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{1}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *InstanceInfo) GetInstance() string {
@@ -225,7 +323,7 @@ type DeploymentInfo struct {
 
 func (x *DeploymentInfo) Reset() {
 	*x = DeploymentInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	mi := &file_conduit_v1_services_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -237,7 +335,7 @@ func (x *DeploymentInfo) String() string {
 func (*DeploymentInfo) ProtoMessage() {}
 
 func (x *DeploymentInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	mi := &file_conduit_v1_services_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -250,7 +348,7 @@ func (x *DeploymentInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentInfo.ProtoReflect.Descriptor instead.
 func (*DeploymentInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{2}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DeploymentInfo) GetId() string {
@@ -298,15 +396,17 @@ type ElementInfo struct {
 	// The last lines of its standard error; for operators only.
 	Stderr []string `protobuf:"bytes,11,rep,name=stderr,proto3" json:"stderr,omitempty"`
 	// Remote methods that the asker may call; all for operators.
-	Services      []*ServiceDescription `protobuf:"bytes,12,rep,name=services,proto3" json:"services,omitempty"`
-	File          string                `protobuf:"bytes,13,opt,name=file,proto3" json:"file,omitempty"`
+	Services []*ServiceDescription `protobuf:"bytes,12,rep,name=services,proto3" json:"services,omitempty"`
+	File     string                `protobuf:"bytes,13,opt,name=file,proto3" json:"file,omitempty"`
+	// Claims on the instance's units that it holds, by count.
+	Claims        uint64 `protobuf:"varint,14,opt,name=claims,proto3" json:"claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ElementInfo) Reset() {
 	*x = ElementInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	mi := &file_conduit_v1_services_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +418,7 @@ func (x *ElementInfo) String() string {
 func (*ElementInfo) ProtoMessage() {}
 
 func (x *ElementInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	mi := &file_conduit_v1_services_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +431,7 @@ func (x *ElementInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElementInfo.ProtoReflect.Descriptor instead.
 func (*ElementInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{3}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ElementInfo) GetName() string {
@@ -425,6 +525,13 @@ func (x *ElementInfo) GetFile() string {
 	return ""
 }
 
+func (x *ElementInfo) GetClaims() uint64 {
+	if x != nil {
+		return x.Claims
+	}
+	return 0
+}
+
 type LinksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -433,7 +540,7 @@ type LinksRequest struct {
 
 func (x *LinksRequest) Reset() {
 	*x = LinksRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	mi := &file_conduit_v1_services_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +552,7 @@ func (x *LinksRequest) String() string {
 func (*LinksRequest) ProtoMessage() {}
 
 func (x *LinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	mi := &file_conduit_v1_services_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +565,7 @@ func (x *LinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinksRequest.ProtoReflect.Descriptor instead.
 func (*LinksRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{4}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{6}
 }
 
 type LinksResponse struct {
@@ -470,7 +577,7 @@ type LinksResponse struct {
 
 func (x *LinksResponse) Reset() {
 	*x = LinksResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	mi := &file_conduit_v1_services_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +589,7 @@ func (x *LinksResponse) String() string {
 func (*LinksResponse) ProtoMessage() {}
 
 func (x *LinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	mi := &file_conduit_v1_services_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +602,7 @@ func (x *LinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinksResponse.ProtoReflect.Descriptor instead.
 func (*LinksResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{5}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LinksResponse) GetLinks() []*LinkInfo {
@@ -529,7 +636,7 @@ type LinkInfo struct {
 
 func (x *LinkInfo) Reset() {
 	*x = LinkInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[6]
+	mi := &file_conduit_v1_services_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +648,7 @@ func (x *LinkInfo) String() string {
 func (*LinkInfo) ProtoMessage() {}
 
 func (x *LinkInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[6]
+	mi := &file_conduit_v1_services_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +661,7 @@ func (x *LinkInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkInfo.ProtoReflect.Descriptor instead.
 func (*LinkInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{6}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LinkInfo) GetKind() string {
@@ -656,7 +763,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[7]
+	mi := &file_conduit_v1_services_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +775,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[7]
+	mi := &file_conduit_v1_services_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +788,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{7}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{9}
 }
 
 type PeersResponse struct {
@@ -695,7 +802,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[8]
+	mi := &file_conduit_v1_services_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +814,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[8]
+	mi := &file_conduit_v1_services_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +827,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{8}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PeersResponse) GetSelf() *InstanceInfo {
@@ -757,7 +864,7 @@ type PeerInfo struct {
 
 func (x *PeerInfo) Reset() {
 	*x = PeerInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[9]
+	mi := &file_conduit_v1_services_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +876,7 @@ func (x *PeerInfo) String() string {
 func (*PeerInfo) ProtoMessage() {}
 
 func (x *PeerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[9]
+	mi := &file_conduit_v1_services_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +889,7 @@ func (x *PeerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerInfo.ProtoReflect.Descriptor instead.
 func (*PeerInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{9}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PeerInfo) GetInfo() *InstanceInfo {
@@ -859,7 +966,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	mi := &file_conduit_v1_services_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +978,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	mi := &file_conduit_v1_services_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +991,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{10}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainRequest) GetAddress() string {
@@ -921,7 +1028,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[11]
+	mi := &file_conduit_v1_services_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1040,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[11]
+	mi := &file_conduit_v1_services_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1053,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{11}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainResponse) GetChosen() string {
@@ -989,7 +1096,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_conduit_v1_services_proto_msgTypes[12]
+	mi := &file_conduit_v1_services_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1108,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[12]
+	mi := &file_conduit_v1_services_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1121,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{12}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Candidate) GetInstance() string {
@@ -1096,7 +1203,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[13]
+	mi := &file_conduit_v1_services_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1215,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[13]
+	mi := &file_conduit_v1_services_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1228,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{13}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainRequest) GetReason() string {
@@ -1139,7 +1246,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[14]
+	mi := &file_conduit_v1_services_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1258,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[14]
+	mi := &file_conduit_v1_services_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1271,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{14}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{16}
 }
 
 var File_conduit_v1_services_proto protoreflect.FileDescriptor
@@ -1172,7 +1279,12 @@ var File_conduit_v1_services_proto protoreflect.FileDescriptor
 const file_conduit_v1_services_proto_rawDesc = "" +
 	"\n" +
 	"\x19conduit/v1/services.proto\x12\n" +
-	"conduit.v1\x1a\x18conduit/v1/conduit.proto\x1a\x17conduit/v1/plugin.proto\"*\n" +
+	"conduit.v1\x1a\x18conduit/v1/conduit.proto\x1a\x17conduit/v1/plugin.proto\"$\n" +
+	"\fClaimRequest\x12\x14\n" +
+	"\x05units\x18\x01 \x01(\x04R\x05units\"B\n" +
+	"\fClaimGranted\x12\x14\n" +
+	"\x05units\x18\x01 \x01(\x04R\x05units\x12\x1c\n" +
+	"\tavailable\x18\x02 \x01(\x04R\tavailable\"*\n" +
 	"\x10WhoAreYouRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\"\x9d\x03\n" +
 	"\fInstanceInfo\x12\x1a\n" +
@@ -1194,7 +1306,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x123\n" +
-	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\xfc\x02\n" +
+	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\x94\x03\n" +
 	"\vElementInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1211,7 +1323,8 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	" \x01(\tR\blastExit\x12\x16\n" +
 	"\x06stderr\x18\v \x03(\tR\x06stderr\x12:\n" +
 	"\bservices\x18\f \x03(\v2\x1e.conduit.v1.ServiceDescriptionR\bservices\x12\x12\n" +
-	"\x04file\x18\r \x01(\tR\x04file\"\x0e\n" +
+	"\x04file\x18\r \x01(\tR\x04file\x12\x16\n" +
+	"\x06claims\x18\x0e \x01(\x04R\x06claims\"\x0e\n" +
 	"\fLinksRequest\";\n" +
 	"\rLinksResponse\x12*\n" +
 	"\x05links\x18\x01 \x03(\v2\x14.conduit.v1.LinkInfoR\x05links\"\xec\x02\n" +
@@ -1279,7 +1392,9 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x05Links\x12\x18.conduit.v1.LinksRequest\x1a\x19.conduit.v1.LinksResponse\x12<\n" +
 	"\x05Peers\x12\x18.conduit.v1.PeersRequest\x1a\x19.conduit.v1.PeersResponse\x12B\n" +
 	"\aExplain\x12\x1a.conduit.v1.ExplainRequest\x1a\x1b.conduit.v1.ExplainResponse\x12<\n" +
-	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponseBAZ?github.com/elemental-conduit/conduit/proto/conduit/v1;conduitv1b\x06proto3"
+	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse2E\n" +
+	"\x04Host\x12=\n" +
+	"\x05Claim\x12\x18.conduit.v1.ClaimRequest\x1a\x18.conduit.v1.ClaimGranted0\x01BAZ?github.com/elemental-conduit/conduit/proto/conduit/v1;conduitv1b\x06proto3"
 
 var (
 	file_conduit_v1_services_proto_rawDescOnce sync.Once
@@ -1293,48 +1408,52 @@ func file_conduit_v1_services_proto_rawDescGZIP() []byte {
 	return file_conduit_v1_services_proto_rawDescData
 }
 
-var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_conduit_v1_services_proto_goTypes = []any{
-	(*WhoAreYouRequest)(nil),   // 0: conduit.v1.WhoAreYouRequest
-	(*InstanceInfo)(nil),       // 1: conduit.v1.InstanceInfo
-	(*DeploymentInfo)(nil),     // 2: conduit.v1.DeploymentInfo
-	(*ElementInfo)(nil),        // 3: conduit.v1.ElementInfo
-	(*LinksRequest)(nil),       // 4: conduit.v1.LinksRequest
-	(*LinksResponse)(nil),      // 5: conduit.v1.LinksResponse
-	(*LinkInfo)(nil),           // 6: conduit.v1.LinkInfo
-	(*PeersRequest)(nil),       // 7: conduit.v1.PeersRequest
-	(*PeersResponse)(nil),      // 8: conduit.v1.PeersResponse
-	(*PeerInfo)(nil),           // 9: conduit.v1.PeerInfo
-	(*ExplainRequest)(nil),     // 10: conduit.v1.ExplainRequest
-	(*ExplainResponse)(nil),    // 11: conduit.v1.ExplainResponse
-	(*Candidate)(nil),          // 12: conduit.v1.Candidate
-	(*DrainRequest)(nil),       // 13: conduit.v1.DrainRequest
-	(*DrainResponse)(nil),      // 14: conduit.v1.DrainResponse
-	(InstanceState)(0),         // 15: conduit.v1.InstanceState
-	(*ServiceDescription)(nil), // 16: conduit.v1.ServiceDescription
+	(*ClaimRequest)(nil),       // 0: conduit.v1.ClaimRequest
+	(*ClaimGranted)(nil),       // 1: conduit.v1.ClaimGranted
+	(*WhoAreYouRequest)(nil),   // 2: conduit.v1.WhoAreYouRequest
+	(*InstanceInfo)(nil),       // 3: conduit.v1.InstanceInfo
+	(*DeploymentInfo)(nil),     // 4: conduit.v1.DeploymentInfo
+	(*ElementInfo)(nil),        // 5: conduit.v1.ElementInfo
+	(*LinksRequest)(nil),       // 6: conduit.v1.LinksRequest
+	(*LinksResponse)(nil),      // 7: conduit.v1.LinksResponse
+	(*LinkInfo)(nil),           // 8: conduit.v1.LinkInfo
+	(*PeersRequest)(nil),       // 9: conduit.v1.PeersRequest
+	(*PeersResponse)(nil),      // 10: conduit.v1.PeersResponse
+	(*PeerInfo)(nil),           // 11: conduit.v1.PeerInfo
+	(*ExplainRequest)(nil),     // 12: conduit.v1.ExplainRequest
+	(*ExplainResponse)(nil),    // 13: conduit.v1.ExplainResponse
+	(*Candidate)(nil),          // 14: conduit.v1.Candidate
+	(*DrainRequest)(nil),       // 15: conduit.v1.DrainRequest
+	(*DrainResponse)(nil),      // 16: conduit.v1.DrainResponse
+	(InstanceState)(0),         // 17: conduit.v1.InstanceState
+	(*ServiceDescription)(nil), // 18: conduit.v1.ServiceDescription
 }
 var file_conduit_v1_services_proto_depIdxs = []int32{
-	15, // 0: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
-	2,  // 1: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
-	3,  // 2: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
-	16, // 3: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
-	6,  // 4: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
-	1,  // 5: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
-	9,  // 6: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
-	1,  // 7: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
-	12, // 8: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
-	0,  // 9: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
-	4,  // 10: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
-	7,  // 11: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
-	10, // 12: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
-	13, // 13: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
-	1,  // 14: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
-	5,  // 15: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
-	8,  // 16: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
-	11, // 17: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
-	14, // 18: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
+	17, // 0: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
+	4,  // 1: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
+	5,  // 2: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
+	18, // 3: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
+	8,  // 4: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
+	3,  // 5: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
+	11, // 6: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
+	3,  // 7: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
+	14, // 8: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
+	2,  // 9: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
+	6,  // 10: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
+	9,  // 11: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
+	12, // 12: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
+	15, // 13: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
+	0,  // 14: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
+	3,  // 15: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
+	7,  // 16: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
+	10, // 17: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
+	13, // 18: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
+	16, // 19: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
+	1,  // 20: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
+	15, // [15:21] is the sub-list for method output_type
+	9,  // [9:15] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1353,9 +1472,9 @@ func file_conduit_v1_services_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_services_proto_rawDesc), len(file_conduit_v1_services_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_conduit_v1_services_proto_goTypes,
 		DependencyIndexes: file_conduit_v1_services_proto_depIdxs,

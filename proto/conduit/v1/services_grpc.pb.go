@@ -358,3 +358,136 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "conduit/v1/services.proto",
 }
+
+const (
+	Host_Claim_FullMethodName = "/conduit.v1.Host/Claim"
+)
+
+// HostClient is the client API for Host service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Host is what a host serves to its own elements, on their links alone. In
+// addresses its key is conduit.Host, without a version: an element and its host
+// are told apart by the handshake.
+type HostClient interface {
+	// Claim holds units of the instance for as long as the call is open. It is a
+	// background call without a deadline, and names as parent the call that it is
+	// made in: what that call still has reserved moves to the claim first, also on a
+	// cordoned instance, and only the rest comes from what is available. All or
+	// nothing: cordoned and no_capacity refuse it.
+	//
+	// The one message down says that it is granted. From then on it has left the
+	// parent: it ends when the element cancels it (or ends its request, if the Invoke
+	// left that open), when the host ends it, with the link, and with the process,
+	// and is given back once.
+	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ClaimGranted], error)
+}
+
+type hostClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewHostClient(cc grpc.ClientConnInterface) HostClient {
+	return &hostClient{cc}
+}
+
+func (c *hostClient) Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ClaimGranted], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Host_ServiceDesc.Streams[0], Host_Claim_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ClaimRequest, ClaimGranted]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Host_ClaimClient = grpc.ServerStreamingClient[ClaimGranted]
+
+// HostServer is the server API for Host service.
+// All implementations must embed UnimplementedHostServer
+// for forward compatibility.
+//
+// Host is what a host serves to its own elements, on their links alone. In
+// addresses its key is conduit.Host, without a version: an element and its host
+// are told apart by the handshake.
+type HostServer interface {
+	// Claim holds units of the instance for as long as the call is open. It is a
+	// background call without a deadline, and names as parent the call that it is
+	// made in: what that call still has reserved moves to the claim first, also on a
+	// cordoned instance, and only the rest comes from what is available. All or
+	// nothing: cordoned and no_capacity refuse it.
+	//
+	// The one message down says that it is granted. From then on it has left the
+	// parent: it ends when the element cancels it (or ends its request, if the Invoke
+	// left that open), when the host ends it, with the link, and with the process,
+	// and is given back once.
+	Claim(*ClaimRequest, grpc.ServerStreamingServer[ClaimGranted]) error
+	mustEmbedUnimplementedHostServer()
+}
+
+// UnimplementedHostServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedHostServer struct{}
+
+func (UnimplementedHostServer) Claim(*ClaimRequest, grpc.ServerStreamingServer[ClaimGranted]) error {
+	return status.Error(codes.Unimplemented, "method Claim not implemented")
+}
+func (UnimplementedHostServer) mustEmbedUnimplementedHostServer() {}
+func (UnimplementedHostServer) testEmbeddedByValue()              {}
+
+// UnsafeHostServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to HostServer will
+// result in compilation errors.
+type UnsafeHostServer interface {
+	mustEmbedUnimplementedHostServer()
+}
+
+func RegisterHostServer(s grpc.ServiceRegistrar, srv HostServer) {
+	// If the following call panics, it indicates UnimplementedHostServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Host_ServiceDesc, srv)
+}
+
+func _Host_Claim_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ClaimRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(HostServer).Claim(m, &grpc.GenericServerStream[ClaimRequest, ClaimGranted]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Host_ClaimServer = grpc.ServerStreamingServer[ClaimGranted]
+
+// Host_ServiceDesc is the grpc.ServiceDesc for Host service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Host_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "conduit.v1.Host",
+	HandlerType: (*HostServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Claim",
+			Handler:       _Host_Claim_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "conduit/v1/services.proto",
+}

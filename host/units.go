@@ -1,0 +1,81 @@
+package host
+
+import (
+	"maps"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/budget"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
+)
+
+// Judge admits an Invoke by its units as one link accounts for them: budget.Ledger
+// does. invoke is what stands in the Invoke, want what the call costs.
+type Judge interface {
+	Judge(invoke, want int64) (*budget.Reservation, *conduit.Error)
+}
+
+var _ Judge = (*budget.Ledger)(nil)
+
+// judge reserves want units for a call, or says why not. A call that costs nothing
+// takes no lock and leaves nothing to release.
+func (h *Host) judge(_ *link.Incoming, want int64) (*budget.Reservation, *conduit.Error) {
+	if want == 0 {
+		return nil, nil
+	}
+	// When a link has a reporter (link.Incoming.Reporter), the units of its Invokes are
+	// judged there, so that what the link reports and what it has judged agree:
+	//
+	//	if j, ok := in.Reporter().(Judge); ok {
+	//		in.MarkJudged() // else the link counts the Invoke as refused
+	//		return j.Judge(int64(in.Invoke.Units), want)
+	//	}
+	return h.o.Budget.Reserve(want)
+}
+
+// named fills in what was called.
+func named(err *conduit.Error, inv *frame.Invoke) *conduit.Error {
+	e := *err
+	e.Details = maps.Clone(err.Details)
+	e.Address, e.Method = addressOf(inv), string(inv.Method)
+	return &e
+}
+
+// Cordon says whether the host gives no new units: calls that cost some and claims
+// beyond what their call has reserved are refused with cordoned. All else goes on.
+func (h *Host) Cordon(on bool) { h.o.Budget.Cordon(on) }
+
+// Cordoned reports whether the host gives no new units.
+func (h *Host) Cordoned() bool { return h.o.Budget.Snapshot().Cordoned }
+
+// claim serves the claim that an element makes.
+func (c elementCalls) claim(in *link.Incoming) {
+	// Found here, on the link's reader: its call cannot have ended yet.
+	parent, inCall := c.parent(in)
+	pluginlink.ServeHost(in, func(n int64) (pluginlink.Grant, *conduit.Error) {
+		if !c.g.enterClaim(inCall) {
+			return pluginlink.Grant{}, &conduit.Error{
+				Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Outcome: conduit.Refused, Op: "host.claim",
+				Message: "the element is being stopped; only its calls under way may claim",
+			}
+		}
+		b := c.h.o.Budget
+		claim := b.Claim
+		if parent.units != nil {
+			claim = parent.units.Claim
+		}
+		held, err := claim(n)
+		if err != nil {
+			c.g.leaveClaim()
+			return pluginlink.Grant{}, err
+		}
+		return pluginlink.Grant{
+			Available: b.Snapshot().Available,
+			Release: func() {
+				held.Release()
+				c.g.leaveClaim()
+			},
+		}, nil
+	})
+}

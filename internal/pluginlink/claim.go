@@ -1,0 +1,105 @@
+package pluginlink
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// What a host serves to its own elements: services.proto has the messages.
+const (
+	HostAddress = "*://conduit/conduit/conduit.Host"
+	HostService = "conduit.Host"
+	ClaimMethod = "Claim"
+)
+
+// Grant is a claim that was granted.
+type Grant struct {
+	// Available is what nobody holds, in units.
+	Available int64
+	// Release gives the units back. It is called once.
+	Release func()
+}
+
+// ServeHost answers what an element asks of its host's own service. claim is
+// called on a goroutine of its own, with at least one unit, and returns a grant or
+// a refusal; the grant is released when the element's call ends, whichever end or
+// fault ends it.
+func ServeHost(in *link.Incoming, claim func(units int64) (Grant, *conduit.Error)) {
+	if err := checkHostCall(in.Invoke); err != nil {
+		in.Refuse(err)
+		return
+	}
+	// An element that leaves its request open may end the claim by closing it.
+	closes := !in.Invoke.HasData || !in.Invoke.Data.Last
+	in.Serve(func(ctx context.Context, s *link.ServerCall) error {
+		units, err := requested(ctx, s)
+		if err != nil {
+			return err
+		}
+		grant, refusal := claim(units)
+		if refusal != nil {
+			return refusal
+		}
+		defer grant.Release()
+		ct, data, err := conduit.EncodeFor(string(s.Invoke().Accept), &conduitv1.ClaimGranted{Units: uint64(units), Available: uint64(max(0, grant.Available))})
+		if err != nil {
+			return err
+		}
+		if err := s.Send(ctx, conduit.Message{ContentType: ct, Data: data}); err != nil {
+			return err
+		}
+		for closes {
+			if _, err := s.Recv(ctx); err != nil {
+				break
+			}
+		}
+		if !closes {
+			<-ctx.Done()
+		}
+		return ctx.Err() // nil if it was closed
+	})
+}
+
+func checkHostCall(inv *frame.Invoke) *conduit.Error {
+	var reason, message string
+	switch {
+	case string(inv.Element) != "conduit" || inv.HasOrdinal && inv.Ordinal != 0:
+		reason, message = conduit.ReasonElementNotFound, "the deployment conduit has one element, conduit"
+	case string(inv.Service) != HostService:
+		reason, message = conduit.ReasonServiceNotFound, fmt.Sprintf("a host serves %s to its elements, not %q", HostService, inv.Service)
+	case string(inv.Method) != ClaimMethod:
+		reason, message = conduit.ReasonMethodNotFound, fmt.Sprintf("the service %s has the method %s, not %q", HostService, ClaimMethod, inv.Method)
+	default:
+		return nil
+	}
+	return &conduit.Error{Code: conduit.NotFound, Reason: reason, Outcome: conduit.Refused, Op: "host", Message: message, Method: string(inv.Method)}
+}
+
+// requested receives how many units are asked for.
+func requested(ctx context.Context, s *link.ServerCall) (int64, error) {
+	refuse := func(format string, args ...any) error {
+		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadContent, conduit.Refused, format, args...)
+	}
+	m, err := s.Recv(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		return 0, refuse("a claim needs a ClaimRequest: %v", err)
+	}
+	r, err := conduit.Decode[*conduitv1.ClaimRequest](m)
+	if err != nil {
+		return 0, refuse("the ClaimRequest does not decode: %v", err)
+	}
+	units := r.GetUnits()
+	if units == 0 || units > math.MaxInt64 {
+		return 0, refuse("%d units cannot be claimed; a claim holds at least 1", units)
+	}
+	return int64(units), nil
+}
