@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -117,7 +118,7 @@ func findInstance(ctx context.Context, runDir, wanted string) (string, error) {
 		if slices.Contains(names, wanted) {
 			return wanted, nil
 		}
-		return "", noInstance("no instance named %s runs here (in %s)%s; start it with `%s --name %s`", wanted, runDir, listed(names), startOne, wanted)
+		return "", noInstance("no instance named %s runs here (in %s)%s", wanted, runDir, listed(names, wanted))
 	}
 	if len(names) > 1 { // perhaps one of them was killed, and left its socket
 		names = slices.DeleteFunc(names, func(name string) bool { return isDead(ctx, filepath.Join(runDir, name+socketSuffix)) })
@@ -135,9 +136,9 @@ func findInstance(ctx context.Context, runDir, wanted string) (string, error) {
 // startOne is the command that starts an instance on a machine that has none.
 const startOne = "conduit-host serve --mode worker --auth-mode disabled"
 
-func listed(names []string) string {
+func listed(names []string, wanted string) string {
 	if len(names) == 0 {
-		return ", nor any other"
+		return fmt.Sprintf(", nor any other; start it with `%s --name %s`", startOne, wanted)
 	}
 	return "; there is " + strings.Join(names, ", ")
 }

@@ -10,9 +10,8 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/registry"
-
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
 )
 
 func (a *app) explainCommand() *cobra.Command {

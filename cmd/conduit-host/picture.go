@@ -11,9 +11,8 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/locator"
-	"github.com/elemental-conduit/conduit/registry"
-
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
 )
 
 // picture is what a command knows, at one moment, of the instances that it can
@@ -23,8 +22,10 @@ import (
 type picture struct {
 	registry *registry.Registry
 	sights   map[string]sight // by what discovery calls it
-	stop     context.CancelFunc
-	over     chan struct{}
+	// through is the instance by way of which all are called; empty for --peer.
+	through string
+	stop    context.CancelFunc
+	over    chan struct{}
 
 	mu     sync.Mutex
 	infos  []*conduitv1.InstanceInfo
@@ -110,6 +111,7 @@ func (a *app) sightKnown(ctx context.Context, p *picture) ([]hidden, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.through = known[0].GetInfo().GetInstance()
 	var unseen []hidden
 	for _, k := range known {
 		info := k.GetInfo()
@@ -211,13 +213,14 @@ func (p *picture) Connect(ctx context.Context, name string, h registry.Hooks) (r
 	if info.GetTotal() > 0 || info.GetState() != conduitv1.InstanceState_INSTANCE_STATE_ACTIVE {
 		h.Status(&conduitv1.Status{Available: info.GetAvailable(), Total: info.GetTotal(), InFlight: info.GetInFlight(), State: info.GetState()})
 	}
-	return &pictureLink{c: c, info: info}, nil
+	return &pictureLink{c: c, info: info, relayed: p.through != "" && p.through != info.GetInstance()}, nil
 }
 
 // pictureLink is one instance of a picture.
 type pictureLink struct {
-	c    connection
-	info *conduitv1.InstanceInfo
+	c       connection
+	info    *conduitv1.InstanceInfo
+	relayed bool
 }
 
 // Instance implements registry.Link.
@@ -233,7 +236,26 @@ func (l *pictureLink) WhoAreYou(context.Context, []byte) (*conduitv1.InstanceInf
 
 // Invoke implements registry.Link.
 func (l *pictureLink) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocation) conduit.Exchange {
-	return l.c.At(r.Address().String()).Invoke(ctx, in)
+	x := l.c.At(r.Address().String()).Invoke(ctx, in)
+	if l.relayed {
+		return relayed{x}
+	}
+	return x
+}
+
+// relayed is a call by way of another instance than the one that it is for.
+type relayed struct{ conduit.Exchange }
+
+// Recv implements conduit.Exchange. An instance refuses a call that it could not
+// pass on; to who asked that instance to, the call has not been sent.
+func (r relayed) Recv(ctx context.Context) (conduit.Message, error) {
+	m, err := r.Exchange.Recv(ctx)
+	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Outcome == conduit.Refused && e.Reason == conduit.ReasonPeerUnreachable {
+		unsent := *e
+		unsent.Outcome = conduit.NotSent
+		return m, &unsent
+	}
+	return m, err
 }
 
 // Usable implements registry.Link.
