@@ -28,6 +28,7 @@ type wellConnected struct {
 	id, near, far address.InstanceID
 	explains      atomic.Pointer[conduitv1.ExplainResponse]
 	asked         chan *conduitv1.ExplainRequest
+	waiting       chan struct{} // a call of Wait is being served
 	runDir        string
 }
 
@@ -63,6 +64,13 @@ func (w *wellConnected) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	}, nil
 }
 
+func (w *wellConnected) Links() []*conduitv1.LinkInfo {
+	return []*conduitv1.LinkInfo{
+		{Kind: "management", Peer: "operator", Remote: "unix socket", CallsIn: 1},
+		{Kind: "peer", Peer: w.near.String(), Remote: "near:1", CallsOut: 2, RttMicros: 1500, IdleMillis: 3000},
+	}
+}
+
 func (w *wellConnected) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*conduitv1.ExplainResponse, error) {
 	w.asked <- in
 	return w.explains.Load(), nil
@@ -75,7 +83,16 @@ func (w *wellConnected) Handle(in *link.Incoming) {
 		in.Refuse(conduit.Errorf(conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent, "there is no link to it"))
 		return
 	}
+	method := string(in.Invoke.Method)
 	in.Serve(func(ctx context.Context, s *link.ServerCall) error {
+		switch method {
+		case "Wait":
+			w.waiting <- struct{}{}
+			fallthrough
+		case "Slow":
+			<-ctx.Done()
+			return conduit.FromContext(ctx, conduit.Executed)
+		}
 		text, err := json.Marshal(instance)
 		if err != nil {
 			return err
@@ -93,7 +110,7 @@ func startWellConnected(t *testing.T) *wellConnected {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &wellConnected{
 		id: address.RandomInstanceID(), near: address.RandomInstanceID(), far: address.RandomInstanceID(),
-		asked: make(chan *conduitv1.ExplainRequest, 8), runDir: filepath.Join(dir, "run"),
+		asked: make(chan *conduitv1.ExplainRequest, 8), waiting: make(chan struct{}, 8), runDir: filepath.Join(dir, "run"),
 	}
 	if err := os.Mkdir(w.runDir, 0o700); err != nil {
 		t.Fatal(err)
@@ -108,7 +125,7 @@ func startWellConnected(t *testing.T) *wellConnected {
 		Authorize: func(peer link.Peer, _ *frame.Invoke) (string, conduit.Level, *conduit.Error) {
 			return peer.User, peer.Level, nil
 		},
-		Inventory: w, Lifecycle: w, Peers: w, Explainer: w,
+		Inventory: w, Lifecycle: w, Peers: w, Links: w, Explainer: w,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -225,6 +242,48 @@ func TestExplainThroughAnInstance(t *testing.T) {
 	status, stdout, stderr = w.command(t, "explain", echoAddress, "Where", "-o", "json")
 	if status != exitUnavailable || !strings.Contains(stdout, `"reason":"all are full","candidates":[]}`) || !strings.Contains(stderr, "the call could go nowhere: all are full") {
 		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+}
+
+func TestLsLinksShowsPeers(t *testing.T) {
+	w := startWellConnected(t)
+	status, stdout, stderr := w.command(t, "ls", "links")
+	if want := "\npeer " + w.near.String() + " near:1 2 0 0 0 1.5ms 3s 0\n"; status != exitDone || !strings.Contains(squeezed(stdout), want) {
+		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+}
+
+// squeezed is a table with one space between cells.
+func squeezed(table string) string {
+	var b strings.Builder
+	for line := range strings.Lines(table) {
+		b.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+	}
+	return b.String()
+}
+
+// Interrupted, or too slow, the call of all nodes ends as any call does, with a
+// report.
+func TestCallAllEndsEarly(t *testing.T) {
+	w := startWellConnected(t)
+	status, _, stderr := w.command(t, "call", w.id.String()+strings.TrimPrefix(echoAddress, "*"), "Slow", "--all", "--timeout", "100ms")
+	if status != exitDeadline || !strings.Contains(stderr, "1 node: 0 answered, ") {
+		t.Errorf("exit %d, %s", status, stderr)
+	}
+
+	cmd := program(t, "call", w.id.String()+strings.TrimPrefix(echoAddress, "*"), "Wait", "--all", "--run-dir", w.runDir)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, w.waiting, "the call")
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(errs.String(), "1 node: 0 answered, ") {
+		t.Errorf("exit %d, %s", got, &errs)
 	}
 }
 
