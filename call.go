@@ -58,8 +58,8 @@ func OnPart(part uint32, fn func(Message)) CallOption {
 
 // Call calls a method that takes one message and returns one, and waits for it.
 // The request is encoded by its Go type, the reply decoded into Reply: JSON by
-// default, raw for []byte, protobuf for a proto.Message; the file codec.go has the
-// rules. A nil or struct{} request sends no message; a Reply of struct{} wants
+// default, raw for []byte, protobuf for a proto.Message; [Encode] and [Decode] do
+// that. A nil or struct{} request sends no message; a Reply of struct{} wants
 // none.
 //
 // The error is the call's one [*Error], with Method filled in. A call whose

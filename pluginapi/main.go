@@ -112,7 +112,7 @@ It is started by a host and does nothing when run by hand.
 
 Put it into a host's deployments directory and call it:
   cp %[1]s deployments/
-  conduit-host serve --mode both
+  conduit-host serve --mode both --auth-mode disabled
   conduit-host call '*://%[1]s/%[2]s/SERVICE' METHOD '{"some":"json"}'
 
 See what it offers:

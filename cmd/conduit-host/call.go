@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -35,7 +33,10 @@ type callFlags struct {
 	units       uint32
 	raw         bool
 	parts       bool
+	all         bool
 	contentType string
+	// typed says that contentType was given: then the argument is not looked at.
+	typed bool
 }
 
 func (a *app) callCommand() *cobra.Command {
@@ -47,12 +48,17 @@ func (a *app) callCommand() *cobra.Command {
 
 ADDRESS is INSTANCE://DEPLOYMENT/ELEMENT/SERVICE; * stands for any instance or
 deployment. The argument is JSON: as it stands, from a file, or from standard
-input; one that begins with a dash goes behind --. Without it the method gets no
-argument.
+input. Without it the method gets no argument. A method that takes bytes takes
+them as results are printed, as a JSON string in base64; a file or standard input
+it gets as it is. With --content-type the argument is sent unread.
 
 A method with one result ends with it, one with many when it has sent them all.
 The call goes through the instance of this machine, or with --peer through the
 first of the peers that can be reached.
+
+With --all the call goes to every node that has the element, full and draining
+ones too, each line says which one it is of, and a report on standard error says
+who answered. The exit status is 0 if all did.
 
 There is no time limit but --timeout; Ctrl-C cancels the call. A result that is
 bytes is printed as a JSON string in base64, or with --raw as it is.
@@ -62,9 +68,13 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 130 interrupted.`,
 		Example: "  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Count 3 --timeout 5s --peer ws://127.0.0.1:7400\n" +
-			"  conduit-host call '*://store/store/example.Store' Put @photo.json --instance worker-1",
+			"  conduit-host call '*://greeter/greeter/example.Greeter' Counters --all -o json\n" +
+			"  conduit-host call '*://store/store/example.Store' Put @photo.jpg --instance worker-1",
 		Args: takes(2, 3, "ADDRESS METHOD [JSON | @FILE | -]"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.call(cmd.Context(), f, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.typed = cmd.Flags().Changed("content-type")
+			return a.call(cmd.Context(), f, args)
+		},
 	}
 	a.addTargetFlags(cmd)
 	flags := cmd.Flags()
@@ -72,6 +82,7 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 	flags.Uint32Var(&f.units, "units", 0, "units of capacity that the call needs, if more than the method's own")
 	flags.BoolVar(&f.raw, "raw", false, "print the bytes of results as they are, with nothing between them")
 	flags.BoolVar(&f.parts, "part", false, "print the results of all parts, each line with its part's number (default: part 0, the return value, alone)")
+	flags.BoolVar(&f.all, "all", false, "call every node, and say which one each result is of")
 	flags.StringVar(&f.contentType, "content-type", conduit.ContentJSON, "what the argument is; anything but JSON is sent unread")
 	return cmd
 }
@@ -83,45 +94,70 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 	if err != nil {
 		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent, "%v", err)
 	}
-	in, err := a.invocation(f, args[1:])
+	in, arg, err := a.invocation(f, args[1:])
 	if err != nil {
 		return err
 	}
 	if f.parts && f.raw {
 		return usagef("--raw puts nothing between results, so --part has no place; give one of them")
 	}
+	limit, err := f.limit()
+	if err != nil {
+		return err
+	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
-	t, err := a.target(ctx)
-	if err != nil {
-		return blame(ctx, err)
-	}
-	if f.timeout != "" {
-		d, why := config.ParseDuration(f.timeout)
-		if why != "" {
-			return usagef("--timeout: %q %s", f.timeout, why)
-		}
+	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d)
+		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	return a.exchange(ctx, t, addr.String(), in, f)
+	if f.all {
+		return blame(ctx, a.callAll(ctx, addr, in, arg, f))
+	}
+	return blame(ctx, a.callOne(ctx, addr, in, arg, f))
 }
 
-// exchange sends the call and prints what comes back until its end.
-func (a *app) exchange(ctx context.Context, t target, addr string, in *conduit.Invocation, f *callFlags) error {
+// limit is --timeout; 0 if it was not given.
+func (f *callFlags) limit() (time.Duration, error) {
+	if f.timeout == "" {
+		return 0, nil
+	}
+	d, why := config.ParseDuration(f.timeout)
+	if why != "" {
+		return 0, usagef("--timeout: %q %s", f.timeout, why)
+	}
+	return max(d, 1), nil
+}
+
+// callOne sends the call and prints what comes back until its end.
+func (a *app) callOne(ctx context.Context, addr address.Address, in *conduit.Invocation, arg argument, f *callFlags) error {
+	t, err := a.target(ctx)
+	if err != nil {
+		return err
+	}
 	c, err := t.dial(ctx)
 	if err != nil {
-		return blame(ctx, err)
+		if arg.notJSON != nil {
+			return arg.notJSON // that it might be bytes is not known, and this one can be mended at once
+		}
+		return err
+	}
+	defer c.Close() //nolint:errcheck // the call is over; how its link ends changes nothing
+	err = arg.fill(in, func() bool { return a.takesBytes(ctx, c, addr, in.Method) })
+	if err != nil {
+		return err
 	}
 	out := &resultPrinter{w: a.stdout, format: a.output, raw: f.raw, parts: f.parts}
-	x := c.At(addr).Invoke(ctx, in)
-	err = receive(ctx, x, out)
-	_ = c.Close() // the call is over; how its link ends changes nothing
+	err = receive(ctx, c.At(addr.String()).Invoke(ctx, in), out)
+	a.tellSkipped(out)
+	return err
+}
+
+func (a *app) tellSkipped(out *resultPrinter) {
 	if out.skipped > 0 {
 		a.warn("%d results of other parts are not shown; --part shows them", out.skipped)
 	}
-	return blame(ctx, err)
 }
 
 func receive(ctx context.Context, x conduit.Exchange, out *resultPrinter) error {
@@ -134,10 +170,30 @@ func receive(ctx context.Context, x conduit.Exchange, out *resultPrinter) error 
 			return err
 		}
 		if err := out.print(m); err != nil {
-			x.Cancel(err)
-			return err
+			return unprinted(ctx, x, err)
 		}
 	}
+}
+
+// unprintedGrace is how long a call whose result could not be printed may take to
+// say that this was all: then it was not cut short.
+const unprintedGrace = 200 * time.Millisecond
+
+// unprinted ends a call whose result could not be printed, and says truly what
+// became of it.
+func unprinted(ctx context.Context, x conduit.Exchange, err error) error {
+	if _, ok := errors.AsType[*conduit.Error](err); ok || isClosedPipe(err) {
+		x.Cancel(err)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, unprintedGrace)
+	defer cancel()
+	_, end := x.Recv(ctx)
+	x.Cancel(err)
+	if errors.Is(end, io.EOF) {
+		return outputError(err, conduit.Executed, "; the call was made: to repeat it does its work again")
+	}
+	return outputError(err, conduit.OutcomeUnknown, "; the call was under way and is cancelled: what it has done stays done")
 }
 
 // errInterrupted is why a signal cancels the context of a command.
@@ -178,59 +234,4 @@ func blame(ctx context.Context, err error) error {
 		return &deadlineError{err}
 	}
 	return err
-}
-
-// invocation reads the method and the argument.
-func (a *app) invocation(f *callFlags, args []string) (*conduit.Invocation, error) {
-	in := &conduit.Invocation{
-		Method:      args[0],
-		ContentType: f.contentType,
-		Last:        true,
-		Units:       f.units,
-		// What shape the method has only its host knows. As a stream a call gets no
-		// deadline that nobody asked for, and ends as soon as the method does.
-		Streaming: true,
-	}
-	if !f.raw {
-		in.Accept = conduit.ContentJSON
-	}
-	if in.Method == "" || strings.ContainsFunc(in.Method, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, usagef("%q is not the name of a method", in.Method)
-	}
-	if len(args) < 2 {
-		return in, nil
-	}
-	data, where, err := a.argument(args[1])
-	if err != nil {
-		return nil, err
-	}
-	if f.contentType == conduit.ContentJSON {
-		data = bytes.TrimSpace(data)
-		if err := checkJSON(data, where); err != nil {
-			return nil, err
-		}
-	}
-	in.Request, in.HasRequest = data, true
-	return in, nil
-}
-
-func (a *app) argument(arg string) (data []byte, where string, err error) {
-	switch {
-	case arg == "-" && a.session == "-":
-		return nil, "", usagef("the argument and --session cannot both come from standard input")
-	case arg == "-":
-		data, err = io.ReadAll(a.stdin)
-		if err != nil {
-			return nil, "", usagef("the argument cannot be read from standard input: %v", err)
-		}
-		return data, "standard input", nil
-	case strings.HasPrefix(arg, "@"):
-		data, err = os.ReadFile(arg[1:])
-		if err != nil {
-			return nil, "", usagef("the argument cannot be read: %v", err)
-		}
-		return data, arg[1:], nil
-	default:
-		return []byte(arg), "the argument", nil
-	}
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +37,8 @@ func (p *peer) Handle(in *link.Incoming) {
 			<-ctx.Done()
 			p.ended <- context.Cause(ctx)
 			return conduit.FromContext(ctx, conduit.Executed)
+		case "Once":
+			return s.Send(ctx, conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(`"once"`)})
 		case "Endless":
 			for {
 				if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(`"again"`)}); err != nil {
@@ -150,6 +154,35 @@ func inProcess(t *testing.T, environ []string, stdin string, args ...string) (st
 	var out, errs strings.Builder
 	a := &app{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, environ: environ, dial: dialPeers}
 	return a.run(args), out.String(), errs.String()
+}
+
+// full is a standard output on a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+// What cannot be printed was done nevertheless, and the error says so.
+func TestUnwritableOutput(t *testing.T) {
+	p := startPeer(t)
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"call", echoAddress, "Once", "--peer", p.url}, "the call was made: to repeat it does its work again (reason=output outcome=executed)"},
+		{[]string{"call", echoAddress, "Endless", "--peer", p.url}, "the call was under way and is cancelled: what it has done stays done (reason=output outcome=unknown)"},
+		{[]string{"id", "new"}, "(reason=output outcome=executed)"},
+		{[]string{"id", "new", "-o", "json"}, `"reason":"output","outcome":"executed","exit":1}`},
+	} {
+		var stderr strings.Builder
+		a := &app{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, dial: dialPeers}
+		status := a.run(tc.args)
+		if status != exitElement || !strings.Contains(stderr.String(), "the result cannot be written to standard output: no space left on device") || !strings.Contains(stderr.String(), tc.want) {
+			t.Errorf("%s: exit %d, %s", tc.args, status, &stderr)
+		}
+	}
+	wait(t, p.ended, "the end of the endless call")
 }
 
 func TestCallTimeout(t *testing.T) {

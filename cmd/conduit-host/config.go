@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
 
@@ -27,12 +29,12 @@ func (a *app) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		Short:   "Says what is wrong with the configuration",
-		Long:    "Says what is wrong with the configuration: it takes what serve takes, opens nothing, and exits 2 if\nserve would.",
+		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory alone.",
 		Example: "  conduit-host config check --config conduit.yaml",
 		Args:    takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			c, err := a.loadConfig()
-			if err != nil {
+			if err := withDeployments(c, err); err != nil {
 				return err
 			}
 			v := struct {
@@ -44,6 +46,26 @@ func (a *app) configCheck() *cobra.Command {
 	}
 	a.addKeyFlags(cmd, everyKey)
 	return cmd
+}
+
+// withDeployments adds to the problems of a configuration that the deployments
+// directory, which serve looks at first, is not there.
+func withDeployments(c *config.Config, err error) error {
+	const key = "host.deployments"
+	dir := c.String(key)
+	if dir == "" {
+		return err
+	}
+	why := checkDeployments(dir)
+	if why == nil {
+		return err
+	}
+	e, ok := errors.AsType[*config.Error](err)
+	if !ok {
+		e = &config.Error{}
+	}
+	message := strings.TrimPrefix(conduit.AsError(why, conduit.NotSent).Message, key+": ")
+	return &config.Error{Problems: append(slices.Clone(e.Problems), config.Problem{Key: key, Where: c.Value(key).Where, Message: message})}
 }
 
 // explanation is one value and where it came from.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -29,9 +30,11 @@ const doorTimeout = 5 * time.Second
 
 // target is an instance, or several of which any will do, that a command asks.
 type target struct {
-	// name is for messages.
+	// name is for messages; of one of --peer it is the URL.
 	name string
 	dial func(ctx context.Context) (connection, error)
+	// peer: it is one of --peer.
+	peer bool
 }
 
 // addTargetFlags gives a command what it needs, beside the global flags, to find
@@ -51,7 +54,7 @@ func (a *app) target(ctx context.Context) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return target{strings.Join(a.peers, ", "), func(ctx context.Context) (connection, error) { return a.dial(ctx, a.peers, secret) }}, nil
+	return target{strings.Join(a.peers, ", "), func(ctx context.Context) (connection, error) { return a.dial(ctx, a.peers, secret) }, true}, nil
 }
 
 // targets is target for commands that ask each of --peer.
@@ -66,7 +69,7 @@ func (a *app) targets(ctx context.Context) ([]target, error) {
 	}
 	var list []target
 	for _, p := range a.peers {
-		list = append(list, target{p, func(ctx context.Context) (connection, error) { return a.dial(ctx, []string{p}, secret) }})
+		list = append(list, target{p, func(ctx context.Context) (connection, error) { return a.dial(ctx, []string{p}, secret) }, true})
 	}
 	return list, nil
 }
@@ -97,7 +100,7 @@ func (a *app) localTarget(ctx context.Context) (target, error) {
 		return target{}, err
 	}
 	socket := filepath.Join(runDir, name+socketSuffix)
-	return target{name, func(ctx context.Context) (connection, error) { return dialDoor(ctx, socket) }}, nil
+	return target{name, func(ctx context.Context) (connection, error) { return dialDoor(ctx, socket) }, false}, nil
 }
 
 // findInstance picks the instance that is meant among those of a run directory.
@@ -115,7 +118,7 @@ func findInstance(ctx context.Context, runDir, wanted string) (string, error) {
 		if slices.Contains(names, wanted) {
 			return wanted, nil
 		}
-		return "", noInstance("no instance named %s runs here (in %s)%s", wanted, runDir, listed(names))
+		return "", noInstance("no instance named %s runs here (in %s)%s", wanted, runDir, listed(names, wanted))
 	}
 	if len(names) > 1 { // perhaps one of them was killed, and left its socket
 		names = slices.DeleteFunc(names, func(name string) bool { return isDead(ctx, filepath.Join(runDir, name+socketSuffix)) })
@@ -124,15 +127,18 @@ func findInstance(ctx context.Context, runDir, wanted string) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", noInstance("no instance runs here (there is no socket of one in %s); start one with conduit-host serve, say where it is with --run-dir or --data-dir as for serve, or call a cluster endpoint with --peer URL", runDir)
+		return "", noInstance("no instance runs here (there is no socket of one in %s); start one with `%s`, say where it is with --run-dir or --data-dir as for serve, or call a cluster endpoint with --peer URL", runDir, startOne)
 	default:
 		return "", usagef("several instances run here: %s; say which one with --instance NAME", strings.Join(names, ", "))
 	}
 }
 
-func listed(names []string) string {
+// startOne is the command that starts an instance on a machine that has none.
+const startOne = "conduit-host serve --mode worker --auth-mode disabled"
+
+func listed(names []string, wanted string) string {
 	if len(names) == 0 {
-		return ", nor any other; start it with conduit-host serve --name"
+		return fmt.Sprintf(", nor any other; start it with `%s --name %s`", startOne, wanted)
 	}
 	return "; there is " + strings.Join(names, ", ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"syscall"
 	"unicode"
@@ -29,6 +30,7 @@ const (
 	reasonUsage       = "usage"       // a command, flag or argument
 	reasonConfig      = "bad_config"  // the configuration, or what it asks of the machine
 	reasonInterrupted = "interrupted" // a signal
+	reasonOutput      = "output"      // standard output cannot be written
 )
 
 // usagef makes the error of a command line that cannot be meant.
@@ -39,6 +41,20 @@ func usagef(format string, args ...any) error {
 // configf makes the error of a configuration that this machine cannot give.
 func configf(format string, args ...any) error {
 	return conduit.Errorf(conduit.InvalidArgument, reasonConfig, conduit.NotSent, format, args...)
+}
+
+// outputError makes the error of a result that could not be written; outcome is
+// that of what was asked for, and note says more of it. Whether a reader has just
+// seen enough shows in its cause.
+func outputError(err error, outcome conduit.Outcome, note string) error {
+	cause := err
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		cause = path.Err
+	}
+	return &conduit.Error{
+		Code: conduit.Internal, Reason: reasonOutput, Outcome: outcome, Err: err,
+		Message: fmt.Sprintf("the result cannot be written to standard output: %v%s", cause, note),
+	}
 }
 
 // interruptedError says that a signal ended the command, whatever else went wrong
@@ -54,6 +70,12 @@ type deadlineError struct{ err error }
 
 func (e *deadlineError) Error() string { return e.err.Error() }
 func (e *deadlineError) Unwrap() error { return e.err }
+
+// quietError ends a command that can end in no other way, and is not printed.
+type quietError struct{ err error }
+
+func (e *quietError) Error() string { return e.err.Error() }
+func (e *quietError) Unwrap() error { return e.err }
 
 // exitStatus says how a command that ended with err exits.
 func exitStatus(err error) int {
@@ -106,7 +128,7 @@ type errorReport struct {
 	Method     string            `json:"method,omitempty"`
 	Details    map[string]string `json:"details,omitempty"`
 	Problems   []string          `json:"problems,omitempty"`
-	Exit       int               `json:"exit"`
+	Exit       int               `json:"exit,omitempty"` // of the command
 }
 
 // writeError says on w why the command failed: a line of text for each problem,
@@ -119,38 +141,57 @@ func writeError(w io.Writer, format string, err error) {
 		}
 		err = configf("%s", strings.Join(problems, "; "))
 	}
-	e := conduit.AsError(err, conduit.NotSent)
-	message := e.Message
-	if message == "" && e.Err != nil {
-		message = e.Err.Error()
-	}
-	if message == "" {
-		message = e.Code.String()
-	}
 	if format == "json" {
-		r := errorReport{
-			Message: message, Code: e.Code, Reason: e.Reason, Outcome: e.Outcome, Retryable: e.Retryable,
-			Peer: e.Peer, Address: e.Address, Method: e.Method, Details: e.Details, Problems: problems, Exit: exitStatus(err),
-		}
-		if e.RetryAfter > 0 {
-			r.RetryAfter = e.RetryAfter.String()
-		}
+		r := newErrorReport(err)
+		r.Problems, r.Exit = problems, exitStatus(err)
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		_ = enc.Encode(r) // if stderr is gone there is nobody left to tell
 		return
 	}
+	if len(problems) == 0 {
+		fmt.Fprintf(w, "error: %s\n", printable(errorText(err)))
+	}
+	for _, p := range problems {
+		fmt.Fprintf(w, "error: %s %s\n", printable(p), printable(errorTail(err)))
+	}
+}
+
+func newErrorReport(err error) errorReport {
+	e := conduit.AsError(err, conduit.NotSent)
+	r := errorReport{
+		Message: errorMessage(e), Code: e.Code, Reason: e.Reason, Outcome: e.Outcome, Retryable: e.Retryable,
+		Peer: e.Peer, Address: e.Address, Method: e.Method, Details: e.Details,
+	}
+	if e.RetryAfter > 0 {
+		r.RetryAfter = e.RetryAfter.String()
+	}
+	return r
+}
+
+func errorMessage(e *conduit.Error) string {
+	switch {
+	case e.Message != "":
+		return e.Message
+	case e.Err != nil:
+		return e.Err.Error()
+	default:
+		return e.Code.String()
+	}
+}
+
+// errorText is an error as a line for people.
+func errorText(err error) string {
+	return errorMessage(conduit.AsError(err, conduit.NotSent)) + " " + errorTail(err)
+}
+
+func errorTail(err error) string {
+	e := conduit.AsError(err, conduit.NotSent)
 	tail := fmt.Sprintf("(reason=%s outcome=%s", e.Reason, e.Outcome)
 	if e.Peer != "" {
 		tail += " peer=" + e.Peer
 	}
-	tail += ")"
-	if len(problems) == 0 {
-		problems = []string{message}
-	}
-	for _, p := range problems {
-		fmt.Fprintf(w, "error: %s %s\n", printable(p), printable(tail))
-	}
+	return tail + ")"
 }
 
 // printable keeps text on one line and its escape sequences from the terminal:

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -53,7 +55,7 @@ func understood(t *testing.T, where, line string) {
 		return
 	}
 	root := (&app{}).rootCommand()
-	cmd, args, err := root.Find(words[1:])
+	cmd, args, err := root.Find(negativesLast(root, words[1:]))
 	if err == nil && !cmd.HasSubCommands() {
 		if err = cmd.ParseFlags(args); err == nil {
 			err = cmd.ValidateArgs(cmd.Flags().Args())
@@ -90,13 +92,35 @@ func shellWords(line string) []string {
 	return words
 }
 
+// What a plugin that is run by hand says to type is something that works.
+func TestPluginsAdvice(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, echoBinary).CombinedOutput() // it exits 64
+	served := false
+	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSpace(line)
+		flags, ok := strings.CutPrefix(line, "conduit-host serve ")
+		if !ok {
+			continue
+		}
+		served = true
+		if status, _, stderr := inProcess(t, nil, "", append([]string{"config", "check"}, strings.Fields(flags)...)...); status != exitDone {
+			t.Errorf("%s: exit %d, %s", line, status, stderr)
+		}
+	}
+	if !served {
+		t.Errorf("it does not say how to serve it:\n%s", out)
+	}
+}
+
 // Only commands that work are there: the contract's others come with their issues.
 func TestCommands(t *testing.T) {
 	var names []string
 	for _, cmd := range (&app{}).rootCommand().Commands() {
 		names = append(names, cmd.Name())
 	}
-	if got, want := strings.Join(names, " "), "call completion config describe drain id ls serve version"; got != want {
+	if got, want := strings.Join(names, " "), "call completion config describe drain explain id ls serve version"; got != want {
 		t.Errorf("commands: %s, want %s", got, want)
 	}
 }

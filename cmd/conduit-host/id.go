@@ -7,10 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
@@ -184,6 +186,9 @@ func (a *app) resetID() error {
 	if err := only(err, "name", "data_dir", "run_dir", "instance.id_file"); err != nil {
 		return err
 	}
+	if err := wasHere(c); err != nil {
+		return err
+	}
 	lock, err := lockInstance(c)
 	if err != nil {
 		return err
@@ -210,6 +215,31 @@ func (a *app) resetID() error {
 			fmt.Fprintf(a.stderr, "the old file is kept as %s\n", kept)
 		}
 	})
+}
+
+// wasHere refuses to give an id to an instance that there never was: whoever asks
+// for that has named another directory than serve was told.
+func wasHere(c *config.Config) error {
+	for _, path := range []string{c.PrivateDir(), c.IDFile()} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return nil // what else is wrong with it is said by who opens it
+		}
+	}
+	others := ""
+	if entries, err := os.ReadDir(filepath.Dir(c.PrivateDir())); err == nil {
+		var names []string
+		for _, e := range entries {
+			if e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+		if names != nil {
+			others = "; there is " + strings.Join(names, ", ")
+		}
+	}
+	return conduit.Errorf(conduit.NotFound, conduit.ReasonInstanceNotFound, conduit.NotSent,
+		"no instance named %s has run here (%s does not exist)%s; say which one is meant with --name and --data-dir as for serve. A new instance makes its own id",
+		c.String("name"), c.PrivateDir(), others)
 }
 
 // setAside copies the old file, whatever is in it, to a name that is free, and

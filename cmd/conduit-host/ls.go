@@ -6,9 +6,11 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
@@ -18,7 +20,14 @@ func listing() []string {
 	return []string{"instances", "deployments", "elements", "services", "methods", "links"}
 }
 
+// lsFlags are the flags of ls.
+type lsFlags struct {
+	watch    bool
+	interval string
+}
+
 func (a *app) lsCommand() *cobra.Command {
+	f := &lsFlags{}
 	cmd := &cobra.Command{
 		Use:   "ls " + strings.Join(listing(), "|"),
 		Short: "Lists what there is",
@@ -32,19 +41,26 @@ func (a *app) lsCommand() *cobra.Command {
   links        who is connected
 
 With --peer, methods are those that the caller may call, of the machine nothing is
-told, and links are told only if the peer's host.remote_admin is set.`,
+told, and links are told only if the peer's host.remote_admin is set.
+
+With --watch it asks again and again until it is interrupted (exit status 130) and
+prints what it is told each time: on a terminal in place of the last, with -o json
+on a line of its own. Who does not answer is left out with a warning.`,
 		Example: "  conduit-host ls elements\n" +
+			"  conduit-host ls instances --watch\n" +
 			"  conduit-host ls methods -o json --instance worker-1\n" +
 			"  conduit-host ls instances --peer ws://127.0.0.1:7400 --peer ws://127.0.0.1:7401",
 		ValidArgs: listing(),
 		Args:      takes(1, 1, strings.Join(listing(), "|")),
-		RunE:      func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0]) },
+		RunE:      func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], f) },
 	}
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "ask again and again")
+	cmd.Flags().StringVar(&f.interval, "interval", "2s", "how often --watch asks, at least 100ms")
 	a.addTargetFlags(cmd)
 	return cmd
 }
 
-func (a *app) ls(ctx context.Context, what string) error {
+func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	if !slices.Contains(listing(), what) {
 		near := config.Nearest(what, listing())
 		if near != "" {
@@ -52,18 +68,118 @@ func (a *app) ls(ctx context.Context, what string) error {
 		}
 		return usagef("ls lists %s, not %q%s", strings.Join(listing(), ", "), what, near)
 	}
+	interval, why := config.ParseDuration(f.interval)
+	switch {
+	case why != "":
+		return usagef("--interval: %q %s", f.interval, why)
+	case interval < shortestWatch:
+		return usagef("--interval: %q is too short; the shortest is %v", f.interval, shortestWatch)
+	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	targets, err := a.targets(ctx)
 	if err != nil {
 		return blame(ctx, err)
 	}
-	answers, err := a.askEach(ctx, targets, what)
-	if err != nil && len(answers) == 0 {
-		return blame(ctx, err)
+	l := &lister{a: a, what: what, askers: make([]asker, len(targets))}
+	for i, t := range targets {
+		l.askers[i].target = t
 	}
-	// What some peers said is shown also when others could not be asked.
-	return errors.Join(a.printListing(what, answers), blame(ctx, err))
+	defer l.close()
+	err = l.once(ctx)
+	if f.watch && (err == nil || l.answered) {
+		return blame(ctx, l.watch(ctx, interval, err))
+	}
+	return blame(ctx, err)
+}
+
+// shortestWatch keeps a watch from being a load.
+const shortestWatch = 100 * time.Millisecond
+
+// lister asks instances for a listing, once or again and again.
+type lister struct {
+	a      *app
+	what   string
+	askers []asker
+	// answered: some instance has, the last time.
+	answered bool
+}
+
+// asker is a target and the connection to it, which is kept until it fails.
+type asker struct {
+	target target
+	c      connection
+}
+
+func (l *lister) close() {
+	for i := range l.askers {
+		l.askers[i].hangUp()
+	}
+}
+
+func (s *asker) hangUp() {
+	if s.c != nil {
+		_ = s.c.Close() // the questions are answered; how the link ends changes nothing
+		s.c = nil
+	}
+}
+
+// once asks all, and prints what they say. The error is the first one's that did
+// not answer: what others said is shown all the same.
+func (l *lister) once(ctx context.Context) error {
+	var answers []answer
+	var first error
+	for i := range l.askers {
+		s := &l.askers[i]
+		one, err := s.ask(ctx, l.what)
+		switch {
+		case err == nil:
+			answers = append(answers, one)
+		case first == nil:
+			first = err
+		default:
+			l.a.warn("%s: %v", s.target.name, err)
+		}
+	}
+	l.answered = len(answers) > 0
+	if first != nil && !l.answered {
+		return first
+	}
+	return errors.Join(l.a.printListing(l.what, answers), first)
+}
+
+// watch prints what instances say until ctx ends. first is what the first time
+// ended with.
+func (l *lister) watch(ctx context.Context, interval time.Duration, first error) error {
+	l.tell(first)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return &quietError{conduit.FromContext(ctx, conduit.NotSent)}
+		case <-tick.C:
+		}
+		if isTerminal(l.a.stdout) && l.a.output == formatTable {
+			if _, err := io.WriteString(l.a.stdout, "\x1b[H\x1b[2J"); err != nil {
+				return outputError(err, conduit.Executed, "")
+			}
+		}
+		err := l.once(ctx)
+		if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == reasonOutput {
+			return err
+		}
+		if ctx.Err() == nil {
+			l.tell(err)
+		}
+	}
+}
+
+// tell warns of who has stopped answering.
+func (l *lister) tell(err error) {
+	if err != nil {
+		l.a.warn("%s", errorText(err))
+	}
 }
 
 // answer is what one instance was asked for.
@@ -72,29 +188,29 @@ type answer struct {
 	links []*conduitv1.LinkInfo
 }
 
-// askEach asks each of the targets. The error is the first one's that did not
-// answer.
-func (a *app) askEach(ctx context.Context, targets []target, what string) (answers []answer, first error) {
-	for _, t := range targets {
-		one, err := askOne(ctx, t, what)
-		switch {
-		case err == nil:
-			answers = append(answers, one)
-		case first == nil:
-			first = err
-		default:
-			a.warn("%s: %v", t.name, err)
+// ask asks over the connection that there is, or a new one.
+func (s *asker) ask(ctx context.Context, what string) (answer, error) {
+	if s.c == nil {
+		c, err := s.target.dial(ctx)
+		if err != nil {
+			return answer{}, err
 		}
+		s.c = c
 	}
-	return answers, first
-}
-
-func askOne(ctx context.Context, t target, what string) (answer, error) {
-	c, err := t.dial(ctx)
+	one, err := askFor(ctx, s.c, what)
 	if err != nil {
+		s.hangUp()
 		return answer{}, err
 	}
-	defer c.Close() //nolint:errcheck // the questions are answered; how the link ends changes nothing
+	if s.target.peer {
+		for _, p := range one.peers[:min(1, len(one.peers))] {
+			p.Urls = []string{s.target.name}
+		}
+	}
+	return one, nil
+}
+
+func askFor(ctx context.Context, c connection, what string) (answer, error) {
 	switch what {
 	case "instances":
 		peers, err := instances(ctx, c)

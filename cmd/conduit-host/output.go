@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/elemental-conduit/conduit"
 )
 
 // The formats of -o. Table is the one for people: it may change.
@@ -22,32 +24,38 @@ func formats() []string { return []string{formatTable, formatJSON, formatYAML} }
 
 // print writes a value in the format that was asked for; table writes the one for
 // people.
+//
+// It is the last thing that a command does, so what cannot be printed is done.
 func (a *app) print(v any, table func(w io.Writer)) error {
+	text, err := a.format(v, table)
+	if err != nil {
+		return err
+	}
+	if _, err := a.stdout.Write(text); err != nil {
+		return outputError(err, conduit.Executed, "")
+	}
+	return nil
+}
+
+func (a *app) format(v any, table func(w io.Writer)) ([]byte, error) {
+	var b bytes.Buffer
 	switch a.output {
 	case formatJSON:
-		enc := json.NewEncoder(a.stdout)
+		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
-		return enc.Encode(v)
+		err := enc.Encode(v)
+		return b.Bytes(), err
 	case formatYAML:
 		text, err := json.Marshal(v)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		text, err = jsonToYAML(text)
-		if err != nil {
-			return err
-		}
-		_, err = a.stdout.Write(text)
-		return err
+		return jsonToYAML(text)
 	default:
-		var b bytes.Buffer
 		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		table(tw)
-		if err := tw.Flush(); err != nil {
-			return err
-		}
-		_, err := a.stdout.Write(b.Bytes())
-		return err
+		err := tw.Flush()
+		return b.Bytes(), err
 	}
 }
 

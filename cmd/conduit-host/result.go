@@ -17,11 +17,16 @@ type resultPrinter struct {
 	raw    bool
 	// parts says that all parts are shown.
 	parts bool
-	// skipped counts the results that were not.
+	// names says that results are of nodes, and which one each is of is shown.
+	names *nodeNames
+	// skipped counts the results that were not shown.
 	skipped int
 }
 
-func (p *resultPrinter) print(m conduit.Message) error {
+func (p *resultPrinter) print(m conduit.Message) error { return p.printOf(nil, m) }
+
+// printOf writes a result of a node; nil if there is but one.
+func (p *resultPrinter) printOf(node *conduit.Node, m conduit.Message) error {
 	if m.Part != 0 && !p.parts {
 		p.skipped++
 		return nil
@@ -34,33 +39,52 @@ func (p *resultPrinter) print(m conduit.Message) error {
 	if err != nil {
 		return err
 	}
-	line, err := p.line(m, text)
-	if err != nil {
-		return err
+	if p.format != formatTable {
+		if text, err = p.labelled(node, m, text); err != nil {
+			return err
+		}
+		return p.writeDocument(text)
 	}
-	_, err = p.w.Write(line)
+	var line []byte
+	if node != nil {
+		line = append(line, p.names.label(*node)+"\t"...)
+	}
+	if p.parts {
+		line = append(strconv.AppendUint(line, uint64(m.Part), 10), '\t')
+	}
+	_, err = p.w.Write(append(append(line, text...), '\n'))
 	return err
 }
 
-// line is a result in the format that was asked for. With all parts shown, JSON
-// and YAML say in a field which one it is, and text in front of a tab.
-func (p *resultPrinter) line(m conduit.Message, text []byte) ([]byte, error) {
-	if p.parts && p.format != formatTable {
-		v := struct {
+// labelled says in fields of which node and part a result is, if that is shown.
+func (p *resultPrinter) labelled(node *conduit.Node, m conduit.Message, text []byte) ([]byte, error) {
+	switch {
+	case node != nil:
+		return json.Marshal(struct {
+			Node  nodeName        `json:"node"`
 			Part  uint32          `json:"part"`
 			Value json.RawMessage `json:"value"`
-		}{m.Part, text}
-		var err error
-		if text, err = json.Marshal(v); err != nil {
-			return nil, err
-		}
+		}{p.names.of(*node), m.Part, text})
+	case p.parts:
+		return json.Marshal(struct {
+			Part  uint32          `json:"part"`
+			Value json.RawMessage `json:"value"`
+		}{m.Part, text})
+	default:
+		return text, nil
 	}
-	switch {
-	case p.format == formatYAML:
-		y, err := jsonToYAML(text)
-		return append([]byte("---\n"), y...), err
-	case p.parts && p.format == formatTable:
-		text = append([]byte(strconv.FormatUint(uint64(m.Part), 10)+"\t"), text...)
+}
+
+// writeDocument writes JSON on a line, or as a YAML document.
+func (p *resultPrinter) writeDocument(text []byte) error {
+	if p.format != formatYAML {
+		_, err := p.w.Write(append(slices.Clip(text), '\n'))
+		return err
 	}
-	return append(slices.Clip(text), '\n'), nil
+	y, err := jsonToYAML(text)
+	if err != nil {
+		return err
+	}
+	_, err = p.w.Write(append([]byte("---\n"), y...))
+	return err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
 
@@ -46,7 +47,7 @@ func (a *app) run(args []string) int {
 	defer signal.Stop(broken)
 
 	root := a.rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(negativesLast(root, args))
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -56,6 +57,9 @@ func (a *app) run(args []string) int {
 		return exitDone
 	case isClosedPipe(err):
 		return exitDone // whoever was reading has what they wanted
+	}
+	if _, ok := errors.AsType[*quietError](err); ok {
+		return exitStatus(err)
 	}
 	format := a.output
 	if !a.parsed {
@@ -78,7 +82,7 @@ func (a *app) rootCommand() *cobra.Command {
 		SilenceUsage:      true,
 		Args:              cobra.ArbitraryArgs,
 		RunE:              group,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return errors.Join(a.checkOutput(), a.checkGlobals()) },
 	}
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
@@ -88,9 +92,26 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
+	completionGroup(root)
 	return root
+}
+
+// completionGroup makes cobra's own command behave as ours do: it would explain
+// itself to whoever asks for a shell that it does not know, and call that a success.
+func completionGroup(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "completion" {
+			continue
+		}
+		cmd.Args, cmd.RunE, cmd.ValidArgsFunction = cobra.ArbitraryArgs, group, nil
+		cmd.Example = "  conduit-host completion bash"
+		for _, shell := range cmd.Commands() {
+			shell.Args = takes(0, 0, "")
+			shell.Example = "  conduit-host completion " + shell.Name()
+		}
+	}
 }
 
 // isGlobal picks the keys whose flags every command has.
@@ -128,6 +149,68 @@ func (a *app) checkOutput() error {
 	return usagef("-o %s is none of %s", a.output, strings.Join(formats(), ", "))
 }
 
+// checkGlobals refuses global flags that cannot be meant, whether or not the
+// command has a use for them. What else is wrong with the configuration is for the
+// commands that need it.
+func (a *app) checkGlobals() error {
+	_, err := config.Load(config.Sources{File: a.configFile, Flags: &a.keys, Machine: config.ThisMachine(false)})
+	e, ok := errors.AsType[*config.Error](err)
+	if ok {
+		var bad []config.Problem
+		for _, p := range e.Problems {
+			key := slices.IndexFunc(config.Keys(), func(k config.Key) bool { return k.Name == p.Key && isGlobal(&k) && p.Where == "--"+k.Flag() })
+			if key >= 0 || p.Key == "" && p.Where != "" && a.configFile != "" { // the file itself
+				bad = append(bad, p)
+			}
+		}
+		if bad != nil {
+			return &config.Error{Problems: bad}
+		}
+	}
+	if _, err := discovery.ParseStatic(a.peers, false); err != nil {
+		return usagef("--peer: %v", err)
+	}
+	return nil
+}
+
+// negativesLast puts the arguments of call that are negative numbers behind --, so
+// that they are arguments and not flags.
+func negativesLast(root *cobra.Command, args []string) []string {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.Name() != "call" || slices.Contains(args, "--") {
+		return args
+	}
+	var rest, numbers []string
+	for i, arg := range args {
+		if len(arg) > 1 && arg[0] == '-' && arg[1] >= '0' && arg[1] <= '9' && (i == 0 || !wantsValue(cmd, args[i-1])) {
+			numbers = append(numbers, arg)
+		} else {
+			rest = append(rest, arg)
+		}
+	}
+	if numbers == nil {
+		return args
+	}
+	return append(append(rest, "--"), numbers...)
+}
+
+// wantsValue reports whether an argument is a flag whose value is the next one.
+func wantsValue(cmd *cobra.Command, arg string) bool {
+	var f *pflag.Flag
+	name, long := strings.CutPrefix(arg, "--")
+	switch {
+	case long && !strings.Contains(name, "="):
+		if f = cmd.Flags().Lookup(name); f == nil {
+			f = cmd.InheritedFlags().Lookup(name)
+		}
+	case len(arg) == 2 && arg[0] == '-':
+		if f = cmd.Flags().ShorthandLookup(arg[1:]); f == nil {
+			f = cmd.InheritedFlags().ShorthandLookup(arg[1:])
+		}
+	}
+	return f != nil && f.NoOptDefVal == ""
+}
+
 // group runs a command that only has others: it explains itself, and says what a
 // mistyped one was meant to be.
 func group(cmd *cobra.Command, args []string) error {
@@ -161,6 +244,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	dashes := "--"
 	if unknown.GetSpecifiedShortnames() != "" {
 		dashes = "-"
+	}
+	if dashes == "-" && name != "" && name[0] >= '0' && name[0] <= '9' {
+		return usagef("-%s is taken for a flag; write an argument that begins with a dash behind --, as in: %s ... -- -%s", name, cmd.CommandPath(), name)
 	}
 	near := config.Nearest(name, names)
 	if near != "" {

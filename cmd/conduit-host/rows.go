@@ -28,6 +28,14 @@ type instanceRow struct {
 	InFlight  uint64   `json:"in_flight"`
 	URLs      []string `json:"urls,omitempty"`
 	Self      bool     `json:"self,omitempty"`
+	Cordoned  bool     `json:"cordoned,omitempty"`
+	// Of a peer, as the one that was asked counts: in units, but for Outstanding,
+	// its calls under way there. HeardMS is how long ago the peer said anything.
+	Effective   int64  `json:"effective,omitempty"`
+	Sent        uint64 `json:"sent,omitempty"`
+	Judged      uint64 `json:"judged,omitempty"`
+	Outstanding uint32 `json:"outstanding,omitempty"`
+	HeardMS     uint64 `json:"heard_ms,omitempty"`
 }
 
 func instanceRowOf(p *conduitv1.PeerInfo, self bool) instanceRow {
@@ -35,6 +43,8 @@ func instanceRowOf(p *conduitv1.PeerInfo, self bool) instanceRow {
 	r := instanceRow{
 		Name: i.GetName(), Instance: i.GetInstance(), State: p.GetState(), Reason: p.GetReason(), Mode: i.GetMode(), Version: i.GetVersion(),
 		UptimeMS: i.GetUptimeMillis(), Available: i.GetAvailable(), Total: i.GetTotal(), InFlight: i.GetInFlight(), URLs: p.GetUrls(), Self: self,
+		Cordoned:  i.GetState() == conduitv1.InstanceState_INSTANCE_STATE_CORDONED,
+		Effective: p.GetEffective(), Sent: p.GetSent(), Judged: p.GetJudged(), Outstanding: p.GetOutstanding(), HeardMS: p.GetHeardMillis(),
 	}
 	if r.State == "" {
 		r.State = enumText(i.GetState().String(), "INSTANCE_STATE_")
@@ -43,13 +53,25 @@ func instanceRowOf(p *conduitv1.PeerInfo, self bool) instanceRow {
 }
 
 func instanceTable(w io.Writer, rows []instanceRow) {
-	tableLine(w, "NAME", "INSTANCE", "STATE", "MODE", "VERSION", "UPTIME", "UNITS", "CALLS")
+	tableLine(w, "NAME", "INSTANCE", "STATE", "MODE", "VERSION", "UPTIME", "UNITS", "CALLS", "HEARD", "URL")
 	for _, r := range rows {
 		units := ""
 		if r.Total > 0 {
 			units = fmt.Sprintf("%d/%d", r.Available, r.Total)
 		}
-		tableLine(w, r.Name, r.Instance, withReason(r.State, r.Reason), r.Mode, r.Version, span(r.UptimeMS), units, number(r.InFlight))
+		state := r.State
+		if r.Cordoned && state != "cordoned" {
+			state += ", cordoned"
+		}
+		heard := "" // oneself one hears always, and some one never has
+		if !r.Self && r.HeardMS > 0 {
+			heard = span(r.HeardMS) + " ago"
+		}
+		uptime := ""
+		if r.UptimeMS > 0 {
+			uptime = span(r.UptimeMS)
+		}
+		tableLine(w, r.Name, r.Instance, withReason(state, r.Reason), r.Mode, r.Version, uptime, units, number(r.InFlight), heard, strings.Join(r.URLs, ","))
 	}
 }
 
