@@ -9,8 +9,8 @@ import (
 )
 
 // LinkHooks are told what a link hears beside answers. They are called on its
-// reader, one at a time, perhaps before DialLink has returned, and must not block.
-// Nil ones are not called.
+// reader, one at a time, perhaps before DialLink has returned and also if it fails,
+// and must not block. Nil ones are not called.
 type LinkHooks struct {
 	// Status is called with each Status of the peer, encoded; it is valid until
 	// Status returns.

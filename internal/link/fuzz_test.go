@@ -34,7 +34,7 @@ func FuzzPackets(f *testing.F) {
 
 func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) {
 	mem := NewMemory(1 << 20)
-	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0}
+	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0, Reporter: newLedger()}
 	o.Hello.MaxCalls = 8
 	var conns []*driven
 	start := func(o Options) *driven {

@@ -215,6 +215,9 @@ func (s *sim) run() {
 		wg.Go(func() {
 			time.Sleep(at)
 			end.GoAway(conduit.ReasonDraining, time.Second)
+			if at%(2*time.Millisecond) == 0 {
+				end.CancelBackground(&conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Retryable: true, Message: "draining"})
+			}
 		})
 	}
 	over := make(chan struct{})
