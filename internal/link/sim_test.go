@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
 )
 
 var (
@@ -34,12 +35,26 @@ func TestSim(t *testing.T) {
 	} else if testing.Short() {
 		n /= 10
 	}
+	reroutes, saved := 0, 0
 	for seed := first; seed < first+n; seed++ {
 		if ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { newSim(t, seed).run() })
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, seed)
+				s.run()
+				for _, op := range s.ops {
+					reroutes += op.attempts
+					if op.attempts > 0 && op.err == nil {
+						saved++
+					}
+				}
+			})
 		}); !ok {
 			return // one story is enough
 		}
+	}
+	t.Logf("%d reroutes, by which %d calls succeeded", reroutes, saved)
+	if *simSeed == 0 && (reroutes == 0 || saved == 0) {
+		t.Errorf("%d reroutes, and %d calls that succeeded by them: the test tests too little", reroutes, saved)
 	}
 }
 
@@ -51,15 +66,17 @@ type sim struct {
 
 	caller, front *Conn // ends of the first link
 	back, server  *Conn // ends of the second, when there is one
+	back2, other  *Conn // ends of a third, to which calls of the second are rerouted
 	wires         []*simWire
 	memories      []*Memory
 	quiet         bool // no faults: every call must come to its natural end
 
-	mu   sync.Mutex
-	ran  map[int]int
-	ends map[uint64]int
-	tags uint64
-	ops  map[int]*simOp
+	mu    sync.Mutex
+	ran   map[int]int
+	ends  map[uint64]int
+	tags  uint64
+	byTag map[uint64]*simOp
+	ops   map[int]*simOp
 }
 
 // simOp is one call and what its caller and its handler do.
@@ -75,15 +92,17 @@ type simOp struct {
 	early    bool          // the handler returns before it has read all
 	start    time.Duration
 
-	err  error
-	got  int
-	done bool
+	err      error
+	got      int
+	done     bool
+	attempts int // that were made after a first one
+	doubts   int // of them, those that followed an unknown end
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 7)),
-		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{},
+		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{}, byTag: map[uint64]*simOp{},
 	}
 	s.quiet = s.r.IntN(3) == 0
 	spliced := s.r.IntN(2) == 0
@@ -98,6 +117,11 @@ func newSim(t *testing.T, seed uint64) *sim {
 	} else {
 		s.back = New(second[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost}))
 		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice)}))
+	}
+	if spliced && s.r.IntN(3) > 0 {
+		third := s.wire()
+		s.other = New(third[1], s.options(Options{Handler: handlerFunc(s.serve)}))
+		s.back2 = New(third[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost}))
 	}
 	s.caller = New(first[0], s.options(Options{Dialer: true}))
 	return s
@@ -191,6 +215,9 @@ func (s *sim) run() {
 		end, at := s.front, time.Duration(s.r.IntN(400))*time.Millisecond
 		if s.back != nil && s.r.IntN(2) == 0 {
 			end = s.server
+			if s.other != nil && s.r.IntN(2) == 0 {
+				end = s.other
+			}
 		}
 		s.quiet = false
 		wg.Go(func() {
@@ -205,7 +232,7 @@ func (s *sim) run() {
 	if s.quiet {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
-		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}} {
+		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}, {s.back2, s.other}} {
 			if pair[0] != nil && pair[1] != nil {
 				checkCredit(s.t, pair[0], pair[1])
 				out, _ := pair[0].Calls()
@@ -216,7 +243,7 @@ func (s *sim) run() {
 			}
 		}
 	}
-	for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+	for _, c := range s.conns() {
 		if c != nil {
 			c.Close(CloseDone, "over")
 		}
@@ -227,17 +254,22 @@ func (s *sim) run() {
 		w.change.Broadcast()
 		w.mu.Unlock()
 	}
-	for i, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+	for i, c := range s.conns() {
 		if c != nil {
 			checkOver(s.t, fmt.Sprintf("seed %d: conn %d", s.seed, i), c)
 		}
 	}
-	time.Sleep(time.Second) // handlers that sleep come to their end
+	time.Sleep(time.Second) // handlers that sleep come to their end, and decisions that are late
 	synctest.Wait()
+	checkHolds(s.t, fmt.Sprintf("seed %d: the front", s.seed), s.front)
 	for i, m := range s.memories {
 		checkMemory(s.t, fmt.Sprintf("seed %d: memory %d", s.seed, i), m)
 	}
 	s.verdict()
+}
+
+func (s *sim) conns() []*Conn {
+	return []*Conn{s.caller, s.front, s.back, s.server, s.back2, s.other}
 }
 
 // watch holds all calls to what they were promised, from time to time.
@@ -248,12 +280,15 @@ func (s *sim) watch(over chan struct{}) {
 			return
 		case <-time.After(3 * time.Millisecond):
 		}
-		for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+		for _, c := range s.conns() {
 			if c == nil {
 				continue
 			}
 			c.mu.Lock()
 			for id, k := range c.calls {
+				if h := k.hold; h != nil && h.state != holdPassing && h.size > int64(c.o.Hello.CallCredit) {
+					s.t.Errorf("seed %d: call %d: %d bytes are held", s.seed, id, h.size)
+				}
 				if may := k.recvLeft + k.recvOwed; !k.recvDone && k.window > 0 && may > k.window+k.lent {
 					s.t.Errorf("seed %d: call %d may get %d bytes, and was promised %d and %d", s.seed, id, may, k.window, k.lent)
 				}
@@ -276,11 +311,11 @@ func (s *sim) verdict() {
 			s.fail(op, "has no outcome")
 			continue
 		}
-		if ran > 1 {
+		if ran > 1+op.doubts {
 			s.fail(op, "ran %d times", ran)
 		}
 		if op.err == nil {
-			if ran != 1 {
+			if ran < 1 {
 				s.fail(op, "succeeded and ran %d times", ran)
 			}
 			continue
@@ -386,7 +421,7 @@ func (s *sim) call(ctx context.Context, op *simOp) {
 		})
 	}
 	watch := time.AfterFunc(patience-time.Minute, func() {
-		s.fail(op, "is stuck:\n%s%s%s%s", dump("caller", s.caller), dump("front", s.front), dump("back", s.back), dump("server", s.server))
+		s.fail(op, "is stuck:\n%s%s%s%s", dump("caller", s.caller), dump("front", s.front), dump("back", s.back), dump("server", s.server)+dump("back2", s.back2)+dump("other", s.other))
 	})
 	defer watch.Stop()
 	err := s.receive(ctx, x, op)
@@ -452,12 +487,113 @@ func (s *sim) splice(in *Incoming) {
 		in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.Refused, "no"))
 		return
 	}
+	if s.back2 == nil {
+		out := *in.Invoke
+		in.Splice(s.back, &out, s, s.tag(in.Invoke))
+		return
+	}
+	_, number, _ := strings.Cut(string(in.Invoke.Method), "/")
+	r := rand.New(rand.NewPCG(s.seed, uint64(len(number))<<32+in.ID()))
+	to, held := s.somewhere(r), r.IntN(3) > 0
+	if r.IntN(3) > 0 {
+		out := *in.Invoke
+		if held {
+			in.SpliceHeld(to, &out, s, s.tag(in.Invoke))
+		} else {
+			in.Splice(to, &out, s, s.tag(in.Invoke))
+		}
+		return
+	}
+	p, what, wait := in.Park(), r.IntN(10), time.Duration(r.IntN(200))*time.Millisecond
+	go func() {
+		select {
+		case <-time.After(wait):
+		case <-p.Done():
+		}
+		out := *p.Invoke()
+		switch {
+		case what == 0:
+			p.Refuse(conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonOverloaded, conduit.Refused, "not now"))
+		case what < 3:
+			op := s.opOf(p.Invoke())
+			p.Serve(func(ctx context.Context, c *ServerCall) error {
+				s.mu.Lock()
+				s.ran[op.id]++
+				s.mu.Unlock()
+				return s.handle(ctx, c, op)
+			})
+		case held:
+			p.SpliceHeld(to, &out, s, s.tag(p.Invoke()))
+		default:
+			p.Splice(to, &out, s, s.tag(p.Invoke()))
+		}
+	}()
+}
+
+func (s *sim) somewhere(r *rand.Rand) *Conn {
+	if r.IntN(3) == 0 {
+		return s.back2
+	}
+	return s.back
+}
+
+func (s *sim) opOf(in *frame.Invoke) *simOp {
+	_, number, _ := strings.Cut(string(in.Method), "/")
+	id, err := strconv.Atoi(number)
+	if err != nil {
+		s.t.Errorf("seed %d: method %q", s.seed, in.Method)
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ops[id]
+}
+
+// tag returns a new tag for a call that is passed on.
+func (s *sim) tag(in *frame.Invoke) uint64 {
+	op := s.opOf(in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.tags++
-	tag := s.tags
+	s.byTag[s.tags] = op
+	return s.tags
+}
+
+// Failed implements Router: what did not start is tried again, and what may have run
+// if it may run twice; at once or later.
+func (s *sim) Failed(p Parked, tag uint64, err *conduit.Error) bool {
+	s.mu.Lock()
+	op := s.byTag[tag]
+	may := op.attempts < 2 && err.Retryable && (err.Outcome == conduit.Refused || err.Outcome == conduit.OutcomeUnknown && op.id%2 == 0)
+	r := rand.New(rand.NewPCG(s.seed, tag<<8+uint64(op.attempts)))
+	if s.ends[tag] > 0 {
+		s.t.Errorf("seed %d: the owner of %d was asked after its end", s.seed, tag)
+	}
+	if may {
+		op.attempts++
+		if err.Outcome == conduit.OutcomeUnknown {
+			op.doubts++
+		}
+	}
 	s.mu.Unlock()
-	out := *in.Invoke
-	in.Splice(s.back, &out, s, tag)
+	again := func() {
+		out := *p.Invoke()
+		out.Attempt++
+		p.SpliceHeld(s.somewhere(r), &out, s, tag)
+	}
+	switch how := r.IntN(8); {
+	case !may && how == 0:
+		go p.Fail(err)
+	case !may:
+		return false
+	case how < 3:
+		again()
+	case how == 3:
+		go p.Fail(err)
+	default:
+		wait := time.Duration(r.IntN(150)) * time.Millisecond
+		time.AfterFunc(wait, again)
+	}
+	return true
 }
 
 // CallEnded implements Owner.
@@ -469,18 +605,16 @@ func (s *sim) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 
 // serve is the handler of all calls: it does what the call's op says.
 func (s *sim) serve(in *Incoming) {
-	kind, number, _ := strings.Cut(string(in.Invoke.Method), "/")
-	if kind == "refuse" {
+	if strings.HasPrefix(string(in.Invoke.Method), "refuse") {
 		in.Refuse(conduit.Errorf(conduit.PermissionDenied, conduit.ReasonNotRemote, conduit.Refused, "no"))
 		return
 	}
-	id, err := strconv.Atoi(number)
-	if err != nil {
-		s.t.Errorf("seed %d: method %q", s.seed, in.Invoke.Method)
+	op := s.opOf(in.Invoke)
+	id := op.id
+	if in.Conn() == s.server && s.back2 != nil && id%3 == 0 { // another may do better
+		in.Refuse(&conduit.Error{Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Message: "full"})
+		return
 	}
-	s.mu.Lock()
-	op := s.ops[id]
-	s.mu.Unlock()
 	in.Serve(func(ctx context.Context, c *ServerCall) error {
 		s.mu.Lock()
 		s.ran[id]++
