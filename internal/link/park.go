@@ -89,6 +89,7 @@ func (in *Incoming) SpliceHeld(to *Conn, out *frame.Invoke, router Router, tag u
 	room := in.ref.get() != nil && why.Reason == conduit.ReasonOverloaded
 	c.unlock()
 	if !room {
+		to.units.neverSent(out.Units)
 		router.CallEnded(tag, why.Code, why.Outcome)
 		in.Refuse(why)
 		return
@@ -173,6 +174,7 @@ func (p Parked) splice(to *Conn, out *frame.Invoke, owner Owner, router Router, 
 	h, c := p.h, p.h.conn
 	k, first := p.claim()
 	if k == nil {
+		to.units.neverSent(out.Units) // whoever picked the link counted them as sent
 		e := attemptEnd{err: causeOf(""), owner: owner, tag: tag}
 		if first {
 			e.err = h.over
@@ -438,6 +440,7 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 		// What the caller was credited for comes to wait once more, beside what it
 		// may send now.
 		if !c.takeExtra(k, more) {
+			to.units.neverSent(out.Units)
 			c.attemptOver(k, h, attemptEnd{err: c.noRoomToHold(), owner: owner, tag: tag})
 			return
 		}
@@ -452,6 +455,9 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 		out.TimeoutMicros = micros(time.Until(h.deadline))
 	}
 	b, written, err := to.spliced(&from, out, owner, tag)
+	if err != nil {
+		to.units.neverSent(out.Units)
+	}
 	c.mu.Lock()
 	if err != nil {
 		c.attemptOver(h.call.get(), h, attemptEnd{err: err, owner: owner, tag: tag})

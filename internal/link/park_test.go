@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -469,7 +470,7 @@ func TestRouterDecides(t *testing.T) {
 			time.AfterFunc(time.Second, func() { p.Refuse(mine(0)) })
 			return true
 		}, "mine", conduit.Refused},
-		"both die": {lost, func(s *routed, p Parked, e *conduit.Error) bool {
+		"both die": {lost, func(s *routed, p Parked, _ *conduit.Error) bool {
 			if len(s.router.errs) == 2 {
 				return false
 			}
@@ -734,7 +735,7 @@ func TestPark(t *testing.T) {
 								}
 								all = append(all, m.Data...)
 							}
-							c.Return(conduit.Message{Data: []byte(fmt.Sprint(bytes.Equal(all, sent)))})
+							c.Return(conduit.Message{Data: []byte(strconv.FormatBool(bytes.Equal(all, sent)))})
 							return nil
 						})
 					}
@@ -889,7 +890,7 @@ func TestRerouteRaces(t *testing.T) {
 	stop := make(chan struct{})
 	var killer sync.WaitGroup
 	killer.Go(func() {
-		for n := 0; n < 12; n++ {
+		for n := range 12 {
 			select {
 			case <-stop:
 				return

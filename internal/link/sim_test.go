@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -38,12 +39,26 @@ func TestSim(t *testing.T) {
 	} else if testing.Short() {
 		n /= 10
 	}
+	reroutes, saved := 0, 0
 	for seed := first; seed < first+n; seed++ {
 		if ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { newSim(t, seed).run() })
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, seed)
+				s.run()
+				for _, op := range s.ops {
+					reroutes += op.attempts
+					if op.attempts > 0 && op.err == nil {
+						saved++
+					}
+				}
+			})
 		}); !ok {
 			return // one story is enough
 		}
+	}
+	t.Logf("%d reroutes, by which %d calls succeeded", reroutes, saved)
+	if *simSeed == 0 && (reroutes == 0 || saved == 0) {
+		t.Errorf("%d reroutes, and %d calls that succeeded by them: the test tests too little", reroutes, saved)
 	}
 }
 
@@ -55,17 +70,19 @@ type sim struct {
 
 	caller, front *Conn // ends of the first link
 	back, server  *Conn // ends of the second, when there is one
+	back2, other  *Conn // ends of a third, to which calls of the second are rerouted
 	wires         []*simWire
 	memories      []*Memory
 	quiet         bool // no faults: every call must come to its natural end
 	sound         bool // no wire fails: each link is alive at the end
 	hops          []*simHop
 
-	mu   sync.Mutex
-	ran  map[int]int
-	ends map[uint64]int
-	tags uint64
-	ops  map[int]*simOp
+	mu    sync.Mutex
+	ran   map[int]int
+	ends  map[uint64]int
+	tags  uint64
+	byTag map[uint64]*simOp
+	ops   map[int]*simOp
 }
 
 // simOp is one call and what its caller and its handler do.
@@ -84,15 +101,17 @@ type simOp struct {
 	// background calls do not count for max_calls.
 	background bool
 
-	err  error
-	got  int
-	done bool
+	err      error
+	got      int
+	done     bool
+	attempts int // that were made after a first one
+	doubts   int // of them, those that followed an unknown end
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 7)),
-		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{},
+		ran: map[int]int{}, ends: map[uint64]int{}, ops: map[int]*simOp{}, byTag: map[uint64]*simOp{},
 	}
 	s.quiet = s.r.IntN(3) == 0
 	s.sound = s.quiet || s.r.IntN(4) == 0
@@ -116,6 +135,14 @@ func newSim(t *testing.T, seed uint64) *sim {
 		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice), Reporter: in}))
 		in.judge.Store(s.front)
 		out.caller.Store(s.back)
+	}
+	if spliced && s.r.IntN(3) > 0 {
+		third, also := s.wire(), &simHop{}
+		s.hops = append(s.hops, also)
+		s.other = New(third[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: also}))
+		also.judge.Store(s.other)
+		s.back2 = New(third[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost, OnStatus: also.onStatus, OnGoAway: also.onGoAway}))
+		also.caller.Store(s.back2)
 	}
 	s.caller = New(first[0], s.options(Options{Dialer: true, OnStatus: in.onStatus, OnGoAway: in.onGoAway}))
 	in.caller.Store(s.caller)
@@ -210,6 +237,9 @@ func (s *sim) run() {
 		end, at := s.front, time.Duration(s.r.IntN(400))*time.Millisecond
 		if s.back != nil && s.r.IntN(2) == 0 {
 			end = s.server
+			if s.other != nil && s.r.IntN(2) == 0 {
+				end = s.other
+			}
 		}
 		s.quiet = false
 		wg.Go(func() {
@@ -234,7 +264,7 @@ func (s *sim) run() {
 	if s.quiet {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
-		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}} {
+		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}, {s.back2, s.other}} {
 			if pair[0] != nil && pair[1] != nil {
 				checkCredit(s.t, pair[0], pair[1])
 				out, _ := pair[0].Calls()
@@ -245,7 +275,7 @@ func (s *sim) run() {
 			}
 		}
 	}
-	for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+	for _, c := range s.conns() {
 		if c != nil {
 			c.Close(CloseDone, "over")
 		}
@@ -256,17 +286,22 @@ func (s *sim) run() {
 		w.change.Broadcast()
 		w.mu.Unlock()
 	}
-	for i, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+	for i, c := range s.conns() {
 		if c != nil {
 			checkOver(s.t, fmt.Sprintf("seed %d: conn %d", s.seed, i), c)
 		}
 	}
-	time.Sleep(time.Second) // handlers that sleep come to their end
+	time.Sleep(time.Second) // handlers that sleep come to their end, and decisions that are late
 	synctest.Wait()
+	checkHolds(s.t, fmt.Sprintf("seed %d: the front", s.seed), s.front)
 	for i, m := range s.memories {
 		checkMemory(s.t, fmt.Sprintf("seed %d: memory %d", s.seed, i), m)
 	}
 	s.verdict()
+}
+
+func (s *sim) conns() []*Conn {
+	return []*Conn{s.caller, s.front, s.back, s.server, s.back2, s.other}
 }
 
 // watch holds all calls to what they were promised, from time to time.
@@ -280,12 +315,15 @@ func (s *sim) watch(over chan struct{}) {
 		for i, h := range s.hops {
 			h.look(s, i)
 		}
-		for _, c := range []*Conn{s.caller, s.front, s.back, s.server} {
+		for _, c := range s.conns() {
 			if c == nil {
 				continue
 			}
 			c.mu.Lock()
 			for id, k := range c.calls {
+				if h := k.hold; h != nil && h.state != holdPassing && h.size > int64(c.o.Hello.CallCredit) {
+					s.t.Errorf("seed %d: call %d: %d bytes are held", s.seed, id, h.size)
+				}
 				if may := k.recvLeft + k.recvOwed; !k.recvDone && k.window > 0 && may > k.window+k.lent {
 					s.t.Errorf("seed %d: call %d may get %d bytes, and was promised %d and %d", s.seed, id, may, k.window, k.lent)
 				}
@@ -308,11 +346,11 @@ func (s *sim) verdict() {
 			s.fail(op, "has no outcome")
 			continue
 		}
-		if ran > 1 {
+		if ran > 1+op.doubts {
 			s.fail(op, "ran %d times", ran)
 		}
 		if op.err == nil {
-			if ran != 1 {
+			if ran < 1 {
 				s.fail(op, "succeeded and ran %d times", ran)
 			}
 			continue
@@ -420,7 +458,7 @@ func (s *sim) call(ctx context.Context, op *simOp) {
 		})
 	}
 	watch := time.AfterFunc(patience-time.Minute, func() {
-		s.fail(op, "is stuck:\n%s%s%s%s", dump("caller", s.caller), dump("front", s.front), dump("back", s.back), dump("server", s.server))
+		s.fail(op, "is stuck:\n%s%s%s%s", dump("caller", s.caller), dump("front", s.front), dump("back", s.back), dump("server", s.server)+dump("back2", s.back2)+dump("other", s.other))
 	})
 	defer watch.Stop()
 	err := s.receive(ctx, x, op)
@@ -490,14 +528,138 @@ func (s *sim) splice(in *Incoming) {
 		in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonElementNotFound, conduit.Refused, "no"))
 		return
 	}
+	if s.back2 == nil {
+		out := s.out(s.back, in.Invoke)
+		in.Splice(s.back, &out, s, s.tag(in.Invoke))
+		return
+	}
+	_, number, _ := strings.Cut(string(in.Invoke.Method), "/")
+	r := rand.New(rand.NewPCG(s.seed, uint64(len(number))<<32+in.ID()))
+	to, held := s.somewhere(r), r.IntN(3) > 0
+	if r.IntN(3) > 0 {
+		out := s.out(to, in.Invoke)
+		if held {
+			in.SpliceHeld(to, &out, s, s.tag(in.Invoke))
+		} else {
+			in.Splice(to, &out, s, s.tag(in.Invoke))
+		}
+		return
+	}
+	p, what, wait := in.Park(), r.IntN(10), time.Duration(r.IntN(200))*time.Millisecond
+	go func() {
+		select {
+		case <-time.After(wait):
+		case <-p.Done():
+		}
+		switch {
+		case what == 0:
+			p.Refuse(conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonOverloaded, conduit.Refused, "not now"))
+		case what < 3:
+			op := s.opOf(p.Invoke())
+			p.Serve(func(ctx context.Context, c *ServerCall) error {
+				s.mu.Lock()
+				s.ran[op.id]++
+				s.mu.Unlock()
+				return s.handle(ctx, c, op)
+			})
+		case held:
+			out := s.out(to, p.Invoke())
+			p.SpliceHeld(to, &out, s, s.tag(p.Invoke()))
+		default:
+			out := s.out(to, p.Invoke())
+			p.Splice(to, &out, s, s.tag(p.Invoke()))
+		}
+	}()
+}
+
+// out is the Invoke that is handed to a link, with what the method takes, as a host
+// writes it.
+func (s *sim) out(to *Conn, in *frame.Invoke) frame.Invoke {
+	out := *in
+	out.Units += 3
+	for _, h := range s.hops {
+		if h.caller.Load() == to {
+			h.sent.Add(uint64(out.Units))
+		}
+	}
+	return out
+}
+
+// hopOf returns the hop that ends at a link's serving end.
+func (s *sim) hopOf(c *Conn) *simHop {
+	for _, h := range s.hops {
+		if h.judge.Load() == c {
+			return h
+		}
+	}
+	return s.hops[0] // before it is known: not reached, links start with a Hello
+}
+
+func (s *sim) somewhere(r *rand.Rand) *Conn {
+	if r.IntN(3) == 0 {
+		return s.back2
+	}
+	return s.back
+}
+
+func (s *sim) opOf(in *frame.Invoke) *simOp {
+	_, number, _ := strings.Cut(string(in.Method), "/")
+	id, err := strconv.Atoi(number)
+	if err != nil {
+		s.t.Errorf("seed %d: method %q", s.seed, in.Method)
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ops[id]
+}
+
+// tag returns a new tag for a call that is passed on.
+func (s *sim) tag(in *frame.Invoke) uint64 {
+	op := s.opOf(in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.tags++
-	tag := s.tags
+	s.byTag[s.tags] = op
+	return s.tags
+}
+
+// Failed implements Router: what did not start is tried again, and what may have run
+// if it may run twice; at once or later.
+func (s *sim) Failed(p Parked, tag uint64, err *conduit.Error) bool {
+	s.mu.Lock()
+	op := s.byTag[tag]
+	may := op.attempts < 2 && err.Retryable && (err.Outcome == conduit.Refused || err.Outcome == conduit.OutcomeUnknown && op.id%2 == 0)
+	r := rand.New(rand.NewPCG(s.seed, tag<<8+uint64(op.attempts)))
+	if s.ends[tag] > 0 {
+		s.t.Errorf("seed %d: the owner of %d was asked after its end", s.seed, tag)
+	}
+	if may {
+		op.attempts++
+		if err.Outcome == conduit.OutcomeUnknown {
+			op.doubts++
+		}
+	}
 	s.mu.Unlock()
-	out := *in.Invoke
-	out.Units += 3 // as a host writes what the method takes
-	s.hops[1].sent.Add(uint64(out.Units))
-	in.Splice(s.back, &out, s, tag)
+	again := func() {
+		to := s.somewhere(r)
+		out := s.out(to, p.Invoke())
+		out.Attempt++
+		p.SpliceHeld(to, &out, s, tag)
+	}
+	switch how := r.IntN(8); {
+	case !may && how == 0:
+		go p.Fail(err)
+	case !may:
+		return false
+	case how < 3:
+		again()
+	case how == 3:
+		go p.Fail(err)
+	default:
+		wait := time.Duration(r.IntN(150)) * time.Millisecond
+		time.AfterFunc(wait, again)
+	}
+	return true
 }
 
 // simHop is what the two ends of one link say of the units that went over it.
@@ -604,19 +766,17 @@ func (s *sim) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 
 // serve is the handler of all calls: it does what the call's op says.
 func (s *sim) serve(in *Incoming) {
-	s.hops[len(s.hops)-1].judges(in)
-	kind, number, _ := strings.Cut(string(in.Invoke.Method), "/")
-	if kind == "refuse" {
+	s.hopOf(in.Conn()).judges(in)
+	if strings.HasPrefix(string(in.Invoke.Method), "refuse") {
 		in.Refuse(conduit.Errorf(conduit.PermissionDenied, conduit.ReasonNotRemote, conduit.Refused, "no"))
 		return
 	}
-	id, err := strconv.Atoi(number)
-	if err != nil {
-		s.t.Errorf("seed %d: method %q", s.seed, in.Invoke.Method)
+	op := s.opOf(in.Invoke)
+	id := op.id
+	if in.Conn() == s.server && s.back2 != nil && id%3 == 0 { // another may do better
+		in.Refuse(&conduit.Error{Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Message: "full"})
+		return
 	}
-	s.mu.Lock()
-	op := s.ops[id]
-	s.mu.Unlock()
 	in.Serve(func(ctx context.Context, c *ServerCall) error {
 		s.mu.Lock()
 		s.ran[id]++
