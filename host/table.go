@@ -129,6 +129,7 @@ func (e *elementRoute) refusal(inv *frame.Invoke) *conduit.Error {
 	// Why it is in that state names files of this machine, and is for operators.
 	reason, more := conduit.ReasonPluginStarting, ""
 	switch e.state {
+	case Discovered, Starting, Backoff, Ready, Degraded: // of the last two, a generation that has just gone
 	case Draining, Stopped:
 		reason = conduit.ReasonDraining
 	case Refused, CrashLooping, Disabled:

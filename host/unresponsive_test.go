@@ -71,7 +71,12 @@ func TestUnresponsiveEnded(t *testing.T) {
 	r := newRigWith(t, func(o *Options) { o.HealthTimeout = 100 * time.Millisecond }, "echo")
 	r.ready()
 	pid := r.elements()["echo"].Pid
+	x := r.began("Wait", "")
 	stop(t, pid)
+	_, err := x.Recv(r.ctx)
+	if e := wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown); !strings.Contains(e.Message, "did not answer its health checks") {
+		t.Errorf("the caller is told: %s", e.Message)
+	}
 	s := r.until("a new process", func(m map[string]ElementStatus) bool { return m["echo"].State == Ready && m["echo"].Generation == 2 })["echo"]
 	if s.Pid == pid || s.LastExit.Signal != "killed" || s.Restarts != 1 {
 		t.Errorf("the snapshot says %+v", s)

@@ -76,8 +76,11 @@ func (h Host) Claim(ctx context.Context, units uint32) (*Claim, error) {
 		x.Cancel(err)
 		return nil, err
 	}
-	claim := &Claim{units: uint32(min(granted.GetUnits(), uint64(units))), x: x, done: make(chan struct{})} //nolint:gosec // no more than asked for
-	go claim.watch()                                                                                        //nolint:contextcheck // it has left ctx
+	claim := &Claim{
+		units: uint32(min(granted.GetUnits(), uint64(units))), //nolint:gosec // no more than asked for
+		x:     x, done: make(chan struct{}),
+	}
+	go claim.watch() //nolint:contextcheck,gosec // it has left ctx
 	return claim, nil
 }
 

@@ -124,7 +124,7 @@ func TestClaimOutsideOfACall(t *testing.T) {
 		pluginapi.Handle(s, "Nothing", func(context.Context, none) (none, error) { return none{}, nil }, pluginapi.Remote())
 		c := plugintest.Start(t, pluginapi.Element{
 			Name: "e", Services: []*pluginapi.Service{s},
-			Start: func(ctx context.Context, h pluginapi.Host) error { host = h; return nil },
+			Start: func(_ context.Context, h pluginapi.Host) error { host = h; return nil },
 		}, plugintest.Budget(10))
 		claim, err := host.Claim(t.Context(), 7)
 		if err != nil {

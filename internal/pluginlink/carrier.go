@@ -77,10 +77,11 @@ func (c *carrier) Close(code link.CloseCode, reason string) error {
 	return nil
 }
 
-// exitMoment is how long the reader of a link that has ended waits to learn how the
-// process did. The kernel closes the socket first, and the rest is mostly there within
-// a millisecond; the wait is so long only when the process lives on.
-const exitMoment = 80 * time.Millisecond
+// exitMoment bounds how long the reader of a link that has ended waits to learn how
+// the process did. The kernel closes the socket first; the status is mostly there
+// within a millisecond, and on a machine with far more work than it has processors
+// within a hundred. All of it passes only if the process lives on without its link.
+const exitMoment = 200 * time.Millisecond
 
 // lost says how the process at the other end ended, if it has, and nil if the link
 // was closed from here.
