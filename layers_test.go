@@ -30,15 +30,16 @@ type layer struct {
 }
 
 const (
-	backoff  = "github.com/cenkalti/backoff/v5"
-	bbolt    = "go.etcd.io/bbolt"
-	etcd     = "go.etcd.io/etcd/client/v3"
-	grpc     = "google.golang.org/grpc"
-	hclog    = "github.com/hashicorp/go-hclog"
-	protobuf = "google.golang.org/protobuf"
-	sync     = "golang.org/x/sync"
-	sys      = "golang.org/x/sys"
-	yaml     = "go.yaml.in/yaml/v4"
+	backoff    = "github.com/cenkalti/backoff/v5"
+	bbolt      = "go.etcd.io/bbolt"
+	etcd       = "go.etcd.io/etcd/client/v3"
+	grpc       = "google.golang.org/grpc"
+	hclog      = "github.com/hashicorp/go-hclog"
+	prometheus = "github.com/prometheus/client_golang"
+	protobuf   = "google.golang.org/protobuf"
+	sync       = "golang.org/x/sync"
+	sys        = "golang.org/x/sys"
+	yaml       = "go.yaml.in/yaml/v4"
 )
 
 // layers is the map of ARCHITECTURE.md, in the order in which one may read the
@@ -159,6 +160,11 @@ var layers = map[string]layer{
 		why:   "the table of configuration keys, and where each value came from; it knows names and types, not what they configure",
 		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/agnivade/levenshtein", "github.com/dustin/go-humanize"},
 	},
+	"internal/metrics": {
+		why:   "what an instance counts, and how Prometheus sees it: from plain values and funcs that it is given, so that it knows no part of an instance",
+		local: []string{".", "address"},
+		third: []string{prometheus, "github.com/prometheus/procfs"}, // procfs: what elements use
+	},
 	"internal/ops": {
 		why: "health and profiling for the operator's own tools, from funcs that it is given",
 	},
@@ -166,7 +172,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/ops", "internal/peerlink", "internal/pluginlink", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

@@ -4,10 +4,12 @@
 //
 //	/livez          200 while the process answers at all
 //	/readyz         200, or 503 with a reason on each line
+//	/metrics        numbers for Prometheus
 //	/debug/pprof/   the Go profiler, to loopback only
 //
 // It uses a mux of its own: net/http/pprof publishes itself on the default one,
 // which therefore no listener of this module may ever serve.
 //
-// The package imports nothing of this module: what readiness means it is told.
+// The package imports nothing of this module: what readiness means
+// and what is counted it is told.
 package ops

@@ -16,6 +16,8 @@ type Options struct {
 	// as "draining"; nothing means that it is ready. It is called for every
 	// request of /readyz and must not wait.
 	Unready func() []string
+	// Metrics answers /metrics; nil = there is no such page.
+	Metrics http.Handler
 	// Log takes what net/http has to say about broken requests, at debug level;
 	// nil = nothing.
 	Log *slog.Logger
@@ -30,7 +32,7 @@ func New(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Server{http: &http.Server{
-		Handler:           handler(o.Unready),
+		Handler:           handler(o.Unready, o.Metrics),
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
@@ -57,10 +59,13 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-func handler(unready func() []string) http.Handler {
+func handler(unready func() []string, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", livez)
 	mux.Handle("GET /readyz", readyz(unready))
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
 	for path, h := range map[string]http.HandlerFunc{
 		"GET /debug/pprof/":        pprof.Index,
 		"GET /debug/pprof/cmdline": pprof.Cmdline,

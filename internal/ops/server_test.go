@@ -28,7 +28,7 @@ func ask(h http.Handler, path string, change func(*http.Request)) *httptest.Resp
 
 func TestReady(t *testing.T) {
 	var reasons []string
-	h := handler(func() []string { return reasons })
+	h := handler(func() []string { return reasons }, nil)
 	if w := ask(h, "/readyz", nil); w.Code != 200 || w.Body.String() != "ok\n" {
 		t.Errorf("ready: %d %q", w.Code, w.Body)
 	}
@@ -47,13 +47,13 @@ func TestReady(t *testing.T) {
 
 // WEB-03: nothing but what is meant to be there, and the profiler to loopback.
 func TestPaths(t *testing.T) {
-	h := handler(func() []string { return nil })
+	h := handler(func() []string { return nil }, nil)
 	for path, want := range map[string]int{
 		"/debug/pprof/":     200,
 		"/debug/pprof/heap": 200,
 		"/debug/vars":       404,
 		"/":                 404,
-		"/metrics":          404, // no numbers yet, so no page
+		"/metrics":          404, // nobody counts, so there is no page
 		"/admin":            404,
 		"/cluster/v1":       404,
 		"/LIVEZ":            404,
@@ -71,8 +71,30 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// The page of metrics is for all who reach the listener, as a scraper is on
+// another machine, and for reading alone.
+func TestMetrics(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "conduit_build_info 1\n") })
+	h := handler(func() []string { return []string{"draining"} }, page)
+	w := ask(h, "/metrics", func(r *http.Request) { r.RemoteAddr, r.Host = "192.0.2.7:50000", "worker-1:7490" })
+	if w.Code != 200 || w.Body.String() != "conduit_build_info 1\n" {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control: %q", got)
+	}
+	for path, want := range map[string]int{"/metrics/": 404, "/metrics/x": 404} {
+		if w := ask(h, path, nil); w.Code != want {
+			t.Errorf("%s: %d, want %d", path, w.Code, want)
+		}
+	}
+	if w := ask(h, "/metrics", func(r *http.Request) { r.Method = http.MethodPost }); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", w.Code)
+	}
+}
+
 func TestProfilerToLoopbackOnly(t *testing.T) {
-	h := handler(func() []string { return nil })
+	h := handler(func() []string { return nil }, nil)
 	for name, tc := range map[string]struct {
 		change func(*http.Request)
 		want   int
