@@ -147,6 +147,10 @@ var layers = map[string]layer{
 		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, yaml, backoff}, // backoff: between restarts
 	},
+	"internal/router": {
+		why:   "calls that come in at an instance's own doors, spliced to wherever the locator says",
+		local: []string{".", "address", "internal/frame", "internal/link", "locator", "registry"},
+	},
 	"gateway": {
 		why:   "the outward door over HTTP: it calls as any client does, through an Invoker that it is given, and sees no plugin",
 		local: []string{".", "address"},
@@ -172,7 +176,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

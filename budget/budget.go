@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/elemental-conduit/conduit"
 )
@@ -23,6 +24,7 @@ type Budget struct {
 	cordoned     bool
 
 	watchers map[chan struct{}]struct{}
+	version  atomic.Uint64
 }
 
 // New returns a budget of total units. A negative total counts as none.
@@ -82,8 +84,13 @@ func (b *Budget) Subscribe() (changed <-chan struct{}, stop func()) {
 	}
 }
 
+// Version returns another number after each change, of the budget itself or of what
+// one of its ledgers has judged. It takes no lock.
+func (b *Budget) Version() uint64 { return b.version.Load() }
+
 // notify wakes the watchers. b.mu is held.
 func (b *Budget) notify() {
+	b.version.Add(1)
 	for c := range b.watchers {
 		select {
 		case c <- struct{}{}:

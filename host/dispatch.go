@@ -30,7 +30,30 @@ func (h *Host) Handle(in *link.Incoming) {
 	if p := in.Peer(); p.System {
 		peer = p.Name
 	}
-	h.dispatch(in, principal, peer, inv.Chain, "")
+	if err := h.dispatch(in, inv, principal, peer, inv.Chain, ""); err != nil {
+		in.Refuse(err)
+	}
+}
+
+// Pending is a call that is to be decided: a *link.Incoming, or a link.Parked.
+type Pending interface {
+	Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64)
+}
+
+// Take passes a call on to an element of this host, as on behalf of an origin, or
+// says why it may not; then the call is as it was, and its holder's to decide. inv is
+// the call as it is to be looked at. It is for who has asked elsewhere where a call
+// is to go; it does not block.
+func (h *Host) Take(from Origin, c Pending, inv *frame.Invoke) *conduit.Error {
+	if len(from.Chain) == 0 {
+		return h.dispatch(c, inv, from.Principal, from.Peer, nil, "")
+	}
+	n := len(from.Chain) - 1
+	chain := make([][]byte, 0, n)
+	for _, name := range from.Chain[:n] {
+		chain = append(chain, []byte(name))
+	}
+	return h.dispatch(c, inv, from.Principal, from.Peer, chain, from.Chain[n])
 }
 
 // builtin passes calls to the instance's own services on, and reports whether
@@ -61,22 +84,22 @@ func (h *Host) isHere(instance []byte) bool {
 }
 
 // dispatch finds the element that a call is for, checks that principal may call
-// it, and splices. chain and last are the elements that the call came through.
-func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, chain [][]byte, last string) {
-	inv := in.Invoke
+// it, and splices. chain and last are the elements that the call came through. An
+// error leaves the call as it was.
+func (h *Host) dispatch(c Pending, inv *frame.Invoke, principal Principal, peer string, chain [][]byte, last string) *conduit.Error {
 	g, m, err := h.admit(inv, principal, len(chain), last)
 	if err != nil {
-		in.Refuse(err)
-		return
+		h.observeRefusal(inv, err)
+		return err
 	}
-	units, err := h.judge(in, int64(max(m.units, inv.Units)))
+	units, err := h.judge(c, inv, int64(max(m.units, inv.Units)))
 	if err != nil {
 		g.el.inflight.Add(-1)
 		g.leave()
-		in.Refuse(named(err, inv))
-		return
+		h.observeRefusal(inv, err)
+		return named(err, inv)
 	}
-	tag := g.callers.add(principal, peer, chain, last, units)
+	tag := g.callers.add(principal, peer, chain, last, units, m.observer)
 	out, ok := outgoings.Get().(*outgoing)
 	if !ok {
 		out = new(outgoing)
@@ -96,10 +119,17 @@ func (h *Host) dispatch(in *link.Incoming, principal Principal, peer string, cha
 	}
 	o.HasCaller = true
 	o.Caller = frame.Caller{User: out.user, Level: uint8(principal.Level), Chain: out.chain, Peer: out.peer, Attempt: inv.Attempt}
-	in.Splice(g.conn, o, g, tag)
+	c.Splice(g.conn, o, g, tag)
 	out.inv = frame.Invoke{} // it pointed into the reader's buffer
 	clear(out.chain)
 	outgoings.Put(out)
+	return nil
+}
+
+func (h *Host) observeRefusal(inv *frame.Invoke, err *conduit.Error) {
+	if h.o.Observer != nil {
+		h.o.Observer.Refused(string(inv.Deployment), string(inv.Service), string(inv.Method), err.Code, err.Outcome)
+	}
 }
 
 // admit decides about a call: it returns a generation that the call has entered and

@@ -32,7 +32,7 @@ func offlineElement(deployment, name string, s State) *element {
 	if s.Serving() {
 		e.gen = newGeneration(e, 1, &conduitv1.Description{Element: name, Services: []*conduitv1.ServiceDescription{{
 			Name: "a.B", Methods: []*conduitv1.MethodDescription{{Name: "M", Remote: true, MinLevel: conduitv1.Level_LEVEL_USER}},
-		}}})
+		}}}, nil)
 	}
 	return e
 }
@@ -86,7 +86,7 @@ func TestOrdinalNeverSlides(t *testing.T) {
 			case g.el.deployment != c.want:
 				t.Errorf("got %s, want %s", g.el.deployment, c.want)
 			default:
-				g.CallEnded(g.callers.add(user, "", nil, "", nil), 0, 0)
+				g.CallEnded(g.callers.add(user, "", nil, "", nil, nil), 0, 0)
 			}
 		})
 	}
@@ -116,11 +116,11 @@ func TestAdmitAllocates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			units, err := h.judge(nil, 0) // most calls cost none
+			units, err := h.judge(nil, in, 0) // most calls cost none
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.CallEnded(g.callers.add(user, "peer", nil, "", units), 0, 0)
+			g.CallEnded(g.callers.add(user, "peer", nil, "", units, nil), 0, 0)
 		})
 		if n != 0 {
 			t.Errorf("%s: %v allocations", in.Deployment, n)
@@ -164,8 +164,8 @@ func TestGenerationDrains(t *testing.T) {
 // TestCallers: a tag finds its caller while the call lives, never a later one.
 func TestCallers(t *testing.T) {
 	var cs callers
-	a := cs.add(Principal{User: "ada"}, "", nil, "d/e", nil)
-	b := cs.add(Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e", nil)
+	a := cs.add(Principal{User: "ada"}, "", nil, "d/e", nil, nil)
+	b := cs.add(Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e", nil, nil)
 	if c, ok := cs.find(a); !ok || c.User != "ada" || len(c.chain) != 1 {
 		t.Errorf("got %+v, %v", c, ok)
 	}
@@ -173,7 +173,7 @@ func TestCallers(t *testing.T) {
 	if _, ok := cs.find(a); ok {
 		t.Error("a call that has ended is found")
 	}
-	again := cs.add(Principal{User: "eve"}, "", nil, "", nil)
+	again := cs.add(Principal{User: "eve"}, "", nil, "", nil, nil)
 	if _, ok := cs.find(a); ok || again == a {
 		t.Error("a tag found the next user of its slot")
 	}

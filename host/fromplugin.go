@@ -27,7 +27,8 @@ func (c elementCalls) Handle(in *link.Incoming) {
 		c.claim(in)
 		return
 	}
-	if c.h.builtin(in) {
+	// A built-in service of another instance is for who knows of others.
+	if (c.h.o.FromPlugin == nil || c.h.isHere(in.Invoke.Instance)) && c.h.builtin(in) {
 		return
 	}
 	origin, err := c.origin(in)
@@ -39,23 +40,9 @@ func (c elementCalls) Handle(in *link.Incoming) {
 		c.h.o.FromPlugin(origin, in)
 		return
 	}
-	c.h.HandleFrom(origin, in)
-}
-
-// HandleFrom dispatches a call that an element makes within this host: what
-// [Options].FromPlugin does with those that are to stay here. It runs on the reader of
-// the element's link and does not block.
-func (h *Host) HandleFrom(from Origin, in *link.Incoming) {
-	n := len(from.Chain) - 1
-	chain := make([][]byte, 0, max(n, 0))
-	last := from.Deployment + "/" + from.Element
-	if n >= 0 {
-		last = from.Chain[n]
-		for _, name := range from.Chain[:n] {
-			chain = append(chain, []byte(name))
-		}
+	if err := c.h.Take(origin, in, in.Invoke); err != nil {
+		in.Refuse(err)
 	}
-	h.dispatch(in, from.Principal, from.Peer, chain, last)
 }
 
 // ToPeer returns the Invoke with which a call that an element makes goes on to

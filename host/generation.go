@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -54,15 +55,19 @@ type method struct {
 	level      conduit.Level
 	units      uint32
 	idempotent bool
+	observer   MethodObserver // nil if there is none
 }
 
-func newGeneration(el *element, number uint64, d *conduitv1.Description) *generation {
+func newGeneration(el *element, number uint64, d *conduitv1.Description, observer Observer) *generation {
 	g := &generation{el: el, number: number, desc: d, methods: map[string]map[string]*method{}, byKey: map[address.ServiceKey]map[string]*method{}, idle: make(chan struct{})}
 	for _, s := range d.GetServices() {
 		m := map[string]*method{}
 		for _, md := range s.GetMethods() {
 			m[md.GetName()] = &method{
 				remote: md.GetRemote(), level: conduit.Level(md.GetMinLevel()), units: md.GetUnits(), idempotent: md.GetIdempotent(),
+			}
+			if observer != nil {
+				m[md.GetName()].observer = observer.Method(el.deployment, s.GetName(), md.GetName())
 			}
 		}
 		g.methods[s.GetName()] = m
@@ -122,9 +127,13 @@ func (g *generation) calls() int64  { return g.state.Load() & (oneClaim - 1) / o
 func (g *generation) claims() int64 { return g.state.Load() / oneClaim }
 
 // CallEnded implements link.Owner.
-func (g *generation) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
-	if units := g.callers.remove(tag); units != nil {
-		g.giveBack(units)
+func (g *generation) CallEnded(tag uint64, code conduit.Code, outcome conduit.Outcome) {
+	c := g.callers.remove(tag)
+	if c.observer != nil {
+		c.observer.End(c.begun, code, outcome)
+	}
+	if c.units != nil {
+		g.giveBack(c.units)
 	}
 	g.el.inflight.Add(-1)
 	g.leave()
@@ -166,6 +175,9 @@ type caller struct {
 	peer  string
 	chain []string
 	units *budget.Reservation // what its call has reserved; nil if that was none
+	// observer hears of the call's end; nil if nobody does. begun is its own word.
+	observer MethodObserver
+	begun    time.Duration
 }
 
 // callers remembers the caller of each call in flight on a generation, by a tag.
@@ -183,7 +195,7 @@ type callerSlot struct {
 
 // add keeps a call's caller and returns its tag. It allocates only when there
 // are more calls than ever before, or a chain.
-func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, units *budget.Reservation) uint64 {
+func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, units *budget.Reservation, observer MethodObserver) uint64 {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if len(cs.free) == 0 {
@@ -196,6 +208,9 @@ func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, un
 	s.use++
 	s.live = true
 	s.c.Principal, s.c.peer, s.c.chain, s.c.units = p, peer, nil, units
+	if s.c.observer = observer; observer != nil {
+		s.c.begun = observer.Begin()
+	}
 	for _, link := range chain {
 		s.c.chain = append(s.c.chain, string(link))
 	}
@@ -205,17 +220,17 @@ func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, un
 	return uint64(s.use)<<32 | uint64(i)
 }
 
-// remove forgets a caller, and returns what its call has reserved.
-func (cs *callers) remove(tag uint64) *budget.Reservation {
+// remove forgets a caller, and returns what was kept of it.
+func (cs *callers) remove(tag uint64) caller {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	i := uint32(tag)
 	s := &cs.slots[i]
-	units := s.c.units
+	c := s.c
 	s.live = false
 	s.c = caller{}
 	cs.free = append(cs.free, i)
-	return units
+	return c
 }
 
 // find returns the caller of a call that is still in flight.

@@ -225,13 +225,24 @@ func (h *Host) list() []*element {
 	return list
 }
 
+// InFlight returns the number of calls under way on all elements. It takes no lock.
+func (h *Host) InFlight() int64 {
+	n := int64(0)
+	for _, d := range h.table.Load().order {
+		for i := range d.elements {
+			n += d.elements[i].el.inflight.Load()
+		}
+	}
+	return n
+}
+
 // rebuild makes the table anew. It is called after each change of state.
 func (h *Host) rebuild() {
 	h.mu.Lock()
 	h.table.Store(newTable(h.list()))
 	h.mu.Unlock()
-	if h.o.onChange != nil {
-		h.o.onChange()
+	if h.o.OnChange != nil {
+		h.o.OnChange()
 	}
 }
 

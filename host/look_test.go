@@ -24,7 +24,7 @@ func describing(deployment, name string, s State) *element {
 	}
 	e.status.Description = d
 	if s.Serving() {
-		e.gen = newGeneration(e, 1, d)
+		e.gen = newGeneration(e, 1, d, nil)
 	}
 	return e
 }
@@ -148,15 +148,17 @@ func TestNodesAndServices(t *testing.T) {
 	}
 }
 
-// TestHandleFrom: a call that an element makes, and that whoever was asked sends back
+// TestTake: a call that an element makes, and that whoever was asked sends back
 // to this host, is dispatched as if nobody had been asked.
-func TestHandleFrom(t *testing.T) {
+func TestTake(t *testing.T) {
 	var r *rig
 	asked := make(chan Origin, 100) // the link's reader must not wait
 	r = newRigWith(t, func(o *Options) {
 		o.FromPlugin = func(from Origin, in *link.Incoming) {
 			asked <- from
-			r.h.HandleFrom(from, in)
+			if err := r.h.Take(from, in, in.Invoke); err != nil {
+				in.Refuse(err)
+			}
 		}
 	}, "echo", "other")
 	r.ready()

@@ -224,7 +224,7 @@ func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig
 		Dir: r.dir, Private: r.private, Instance: testInstance, Env: []string{fixtureVar + "=1"},
 		ScanInterval: 50 * time.Millisecond, StartTimeout: 20 * time.Second, DrainTimeout: 10 * time.Second, StopTimeout: 2 * time.Second,
 		RestartMin: 20 * time.Millisecond, RestartMax: 100 * time.Millisecond, HealthInterval: 100 * time.Millisecond,
-		onChange: r.changed,
+		OnChange: r.changed,
 	}
 	if testing.Verbose() {
 		o.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: os.Stderr})

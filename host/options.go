@@ -34,6 +34,24 @@ type Origin struct {
 	Peer string
 }
 
+// MethodObserver hears of the calls of one method: Begin when one is passed on, whose
+// result is End's, and Refuse for one that was not started. Observer makes one of each
+// method that is there, and hears itself of what was refused before its method was
+// known, by the names as the caller wrote them. All methods may be called
+// concurrently and must not block. They are aliases, so that who counts need not
+// import this package.
+type (
+	MethodObserver = interface {
+		Begin() time.Duration
+		End(begun time.Duration, code conduit.Code, outcome conduit.Outcome)
+		Refuse(code conduit.Code, outcome conduit.Outcome)
+	}
+	Observer = interface {
+		Method(deployment, service, method string) MethodObserver
+		Refused(deployment, service, method string, code conduit.Code, outcome conduit.Outcome)
+	}
+)
+
 // Options say how a host works. Zero numbers are the defaults.
 type Options struct {
 	// Dir is the deployments directory. It must exist.
@@ -53,6 +71,8 @@ type Options struct {
 	Authorize Authorize
 	// Builtin answers calls to the deployment "conduit"; nil = there is none.
 	Builtin link.Handler
+	// Observer hears of every call to an element; nil = nobody does.
+	Observer Observer
 	// FromPlugin takes the calls that elements make, but for those to the
 	// deployment "conduit"; nil = they are dispatched within this host. It runs
 	// on the plugin link's reader and must not block.
@@ -88,8 +108,9 @@ type Options struct {
 	LinkMemory  int64
 	MaxCalls    uint32
 
-	// onChange is told of each change of state. For tests.
-	onChange func()
+	// OnChange is told of each change of what the host has to tell of its deployments;
+	// nil = nobody is. It must not block, nor call the host.
+	OnChange func()
 }
 
 func (o *Options) setDefaults() error {

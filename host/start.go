@@ -53,7 +53,7 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	e.mu.Lock()
 	number := e.status.Generation + 1
 	e.mu.Unlock()
-	g := newGeneration(e, number, d)
+	g := newGeneration(e, number, d, e.h.o.Observer)
 	g.process, g.sum = p, b.sum
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},

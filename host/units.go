@@ -20,17 +20,18 @@ var _ Judge = (*budget.Ledger)(nil)
 
 // judge reserves want units for a call, or says why not. A call that costs nothing
 // takes no lock and leaves nothing to release.
-func (h *Host) judge(_ *link.Incoming, want int64) (*budget.Reservation, *conduit.Error) {
+func (h *Host) judge(c Pending, inv *frame.Invoke, want int64) (*budget.Reservation, *conduit.Error) {
 	if want == 0 {
 		return nil, nil
 	}
-	// When a link has a reporter (link.Incoming.Reporter), the units of its Invokes are
-	// judged there, so that what the link reports and what it has judged agree:
-	//
-	//	if j, ok := in.Reporter().(Judge); ok {
-	//		in.MarkJudged() // else the link counts the Invoke as refused
-	//		return j.Judge(int64(in.Invoke.Units), want)
-	//	}
+	// On a link that reports of this instance's room the units of its Invokes are
+	// judged by the reporter, so that what is told and what was judged agree.
+	if in, ok := c.(*link.Incoming); ok {
+		if j, ok := in.Reporter().(Judge); ok {
+			in.MarkJudged() // else the link counts the Invoke as refused
+			return j.Judge(int64(inv.Units), want)
+		}
+	}
 	return h.o.Budget.Reserve(want)
 }
 

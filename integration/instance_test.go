@@ -28,7 +28,10 @@ type instance struct {
 	cmd         *exec.Cmd
 	dir         string // holds data, deployments and the run directory
 	deployments string
-	url, ops    string
+	name        string
+	flags       []string // that it is started with once more
+	// Where it listens; empty where its mode does not.
+	url, gateway, ops string
 
 	mu     sync.Mutex
 	lines  []string
@@ -60,7 +63,7 @@ func prepare(t *testing.T, binaries []string) *instance {
 			t.Error(err)
 		}
 	})
-	i := &instance{t: t, dir: dir, deployments: filepath.Join(dir, "deployments")}
+	i := &instance{t: t, dir: dir, name: "w", deployments: filepath.Join(dir, "deployments")}
 	if err := os.Mkdir(i.deployments, 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +91,7 @@ func (i *instance) drop(binary, name string) {
 func (i *instance) launch(flags ...string) {
 	i.t.Helper()
 	args := append([]string{
-		"serve", "--mode", "worker", "--name", "w", "--auth-mode", "disabled", "--log-format", "json",
+		"serve", "--mode", "worker", "--name", i.name, "--auth-mode", "disabled", "--log-format", "json",
 		"--data-dir", filepath.Join(i.dir, "data"), "--run-dir", filepath.Join(i.dir, "run"),
 		"--host-deployments", i.deployments, "--cluster-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0",
 	}, flags...)
@@ -164,7 +167,15 @@ func (i *instance) waitReady() {
 		line := i.waitLine("line "+prefix, func(s string) bool { return strings.HasPrefix(s, prefix) })
 		return strings.TrimPrefix(line, prefix)
 	}
-	i.url, i.ops = after("cluster: "), after("ops: ")
+	i.ops = after("ops: ") // the last of the three
+	for _, line := range strings.Split(i.output(), "\n") {
+		if url, ok := strings.CutPrefix(line, "cluster: "); ok {
+			i.url = url
+		}
+		if url, ok := strings.CutPrefix(line, "gateway: "); ok {
+			i.gateway = url
+		}
+	}
 	i.until("/readyz to say yes", func() bool { return i.get("/readyz") == http.StatusOK })
 }
 

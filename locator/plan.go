@@ -18,9 +18,10 @@ const lostGrace = 500 * time.Millisecond
 // passes calls on below them, splicing them onto links:
 //
 //	plan := target.Plan(in)
-//	step, wait, err := plan.TryNext()
+//	step, ok := plan.Try()
+//	if !ok { ... where one may wait: step, err = plan.Next(ctx) }
 //	... hand the call on; it fails with e ...
-//	if plan.Again(e) { step, wait, err = plan.TryNext() }
+//	if plan.Again(e) { ... the same once more }
 //
 // Only one goroutine may use a Plan at a time, and it must not be copied after its
 // first use.
@@ -117,25 +118,13 @@ func (p *Plan) same(ctx context.Context) (Step, bool) {
 	return s, err == nil
 }
 
-// TryNext is Next for who cannot wait. If wait is not 0 there is no step yet: the
-// peers that may be tried are to be left alone for so long, and TryNext called
-// again then.
-func (p *Plan) TryNext() (s Step, wait time.Duration, err *conduit.Error) {
-	s, err = p.next(func(q registry.Query) (registry.Choice, *conduit.Error) {
+// Try is Next for who cannot wait: ok is false if Next would wait, or fail, and
+// Next is then to be called where waiting is possible.
+func (p *Plan) Try() (s Step, ok bool) {
+	s, err := p.next(func(q registry.Query) (registry.Choice, *conduit.Error) {
 		return p.t.l.o.Registry.TryPick(p.t.place, q)
 	})
-	if err == nil || p.failed == nil {
-		return s, 0, err
-	}
-	if wait = p.sameAfter(); wait <= 0 || p.t.place == nil {
-		p.t.l.budget.refund()
-		return Step{}, 0, p.failed
-	}
-	p.tried, p.triedLocal = p.tried[:0], false
-	failed := *p.failed
-	failed.RetryAfter = 0 // it is waited for once
-	p.failed = &failed
-	return Step{}, wait, nil
+	return s, err == nil
 }
 
 // sameAfter returns how long a peer wants to be left alone before it is tried once

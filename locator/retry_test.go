@@ -268,22 +268,22 @@ func TestPlan(t *testing.T) {
 		w.add("a", 100)
 		w.add("b", 50)
 		w.start()
-		parsed, ok := w.l.At(where).(*Target)
-		if !ok {
+		parsed, isTarget := w.l.At(where).(*Target)
+		if !isTarget {
 			t.Fatal("At gives no Target")
 		}
 		plan := parsed.Plan(&conduit.Invocation{Method: "Costs", Units: 1})
-		s, wait, err := plan.TryNext()
-		if err != nil || wait != 0 || s.Choice.Peer.Name() != "a" || s.Choice.Units != 2 || s.Attempt != 0 {
-			t.Fatalf("%+v, %v, %v", s, wait, err)
+		s, ok := plan.Try()
+		if !ok || s.Choice.Peer.Name() != "a" || s.Choice.Units != 2 || s.Attempt != 0 {
+			t.Fatalf("%+v, %v", s, ok)
 		}
 		s.Choice.Handed()
 		if !plan.Again(refusal(conduit.ReasonDraining, conduit.Refused, true)) {
 			t.Fatal("not again")
 		}
-		s, wait, err = plan.TryNext()
-		if err != nil || wait != 0 || s.Choice.Peer.Name() != "b" || s.Attempt != 1 {
-			t.Fatalf("%+v, %v, %v", s, wait, err)
+		s, ok = plan.Try()
+		if !ok || s.Choice.Peer.Name() != "b" || s.Attempt != 1 {
+			t.Fatalf("%+v, %v", s, ok)
 		}
 		s.Abandon()
 		busy := refusal(conduit.ReasonOverloaded, conduit.Refused, true)
@@ -291,11 +291,13 @@ func TestPlan(t *testing.T) {
 		if !plan.Again(busy) {
 			t.Fatal("not again")
 		}
-		if _, wait, err = plan.TryNext(); err != nil || wait != time.Second {
-			t.Fatalf("%v, %v", wait, err)
+		if s, ok = plan.Try(); ok {
+			t.Fatalf("%+v without a wait", s)
 		}
-		if s, wait, err = plan.TryNext(); err != nil || wait != 0 || s.Choice.Peer.Name() != "a" || s.Attempt != 2 {
-			t.Fatalf("%+v, %v, %v", s, wait, err)
+		began := time.Now()
+		s, err := plan.Next(t.Context())
+		if err != nil || s.Choice.Peer.Name() != "a" || s.Attempt != 2 || time.Since(began) != time.Second {
+			t.Fatalf("%+v, %v after %v", s, err, time.Since(began))
 		}
 		if plan.Again(busy) {
 			t.Error("a fourth attempt")

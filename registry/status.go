@@ -61,6 +61,8 @@ type PeerStatus struct {
 	Outstanding int
 	// Heard is when it last said anything; zero = never.
 	Heard time.Time
+	// Link is the link to it; nil if there is none.
+	Link Link
 	// Info is its last answer, which must not be changed; nil if there is none.
 	Info *conduitv1.InstanceInfo
 }
@@ -93,7 +95,7 @@ func (t *target) status() PeerStatus {
 		s.URLs = append(s.URLs, url)
 	}
 	slices.Sort(s.URLs[1:])
-	s.Outstanding = p.link.Outstanding()
+	s.Outstanding, s.Link = p.link.Outstanding(), p.link
 	if p.draining.Load() {
 		s.State = StateDraining
 	}

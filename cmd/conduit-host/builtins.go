@@ -3,9 +3,11 @@ package main
 import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/auth"
+	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/router"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 	"github.com/elemental-conduit/conduit/transport"
 )
@@ -21,20 +23,12 @@ func (i *instance) newBuiltins() (*builtin.Services, error) {
 			return p.User, p.Level, err
 		},
 		// By way of the instance: the host starts after the services.
-		Inventory: i, Lifecycle: i, Links: i,
+		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i,
 	})
 }
 
 // Deployments implements builtin.Inventory.
 func (i *instance) Deployments() []*conduitv1.DeploymentInfo { return i.host.Deployments() }
-
-// State implements builtin.Lifecycle.
-func (i *instance) State() conduitv1.InstanceState {
-	if i.draining.Load() {
-		return conduitv1.InstanceState_INSTANCE_STATE_DRAINING
-	}
-	return conduitv1.InstanceState_INSTANCE_STATE_ACTIVE
-}
 
 // Drain implements builtin.Lifecycle: serve, which waits for a signal, hears of it.
 func (i *instance) Drain(user, reason string) {
@@ -50,24 +44,56 @@ func (i *instance) Drain(user, reason string) {
 func (i *instance) serveDoor() {
 	log := slogTo(i.log.Named("management"))
 	i.door.serve(transport.ServerOptions{
-		Handler:    i.builtins.Door(builtin.Management, gate{i}),
+		Handler:    i.builtins.Door(builtin.Management, i.operators()),
 		SocketPeer: operator(i.c.String("name")),
 		Link:       i.linkOptions("management"),
 		Log:        log,
 	}, func(err error) { i.fail("management socket", err) })
 }
 
-// gate passes on what operators call of the elements, until those take no new
-// calls: the socket itself goes on.
-type gate struct{ i *instance }
+// operators passes on what operators call, to wherever it is.
+func (i *instance) operators() link.Handler {
+	rule := authorize(auth.Disabled{})
+	return handlerFunc(func(in *link.Incoming) {
+		p, err := rule(in.Peer(), in.Invoke)
+		if err != nil {
+			in.Refuse(err)
+			return
+		}
+		i.pass(host.Origin{Principal: p}, in)
+	})
+}
+
+// fromPlugin passes on what elements call, to wherever it is.
+func (i *instance) fromPlugin(from host.Origin, in *link.Incoming) { i.pass(from, in) }
+
+// pass passes a call on by way of the locator.
+func (i *instance) pass(from host.Origin, in *link.Incoming) {
+	i.fabric.router.Pass(in, router.Door{
+		Here: func(c router.Call, inv *frame.Invoke) *conduit.Error {
+			if i.closing.Load() {
+				return errDraining()
+			}
+			return i.host.take(from, c, inv)
+		},
+		ToPeer: from.ToPeer,
+		Passed: i.countPassed,
+	})
+}
+
+// gate keeps calls from elements here that take no new ones, while what they came
+// in by goes on.
+func (i *instance) gate(next link.Handler) link.Handler {
+	return handlerFunc(func(in *link.Incoming) {
+		if i.closing.Load() {
+			in.Refuse(errDraining())
+			return
+		}
+		next.Handle(in)
+	})
+}
+
+type handlerFunc func(in *link.Incoming)
 
 // Handle implements link.Handler.
-func (g gate) Handle(in *link.Incoming) {
-	if g.i.closing.Load() {
-		e := conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.Refused, "this instance is draining; call another")
-		e.Retryable = true
-		in.Refuse(e)
-		return
-	}
-	g.i.host.Handle(in)
-}
+func (f handlerFunc) Handle(in *link.Incoming) { f(in) }

@@ -7,17 +7,30 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/metrics"
+	"github.com/elemental-conduit/conduit/internal/router"
+	"github.com/elemental-conduit/conduit/locator"
 )
 
 // hosting is what an instance needs of what runs its plugins.
 type hosting interface {
 	link.Handler
 	builtin.Inventory
+	// take passes a call on to an element here, or leaves it as it was.
+	take(from host.Origin, c router.Call, inv *frame.Invoke) *conduit.Error
+	// look, nodes and findService are what locator.Local asks.
+	look(a address.Address, method string, units uint32) locator.Standing
+	nodes(a address.Address) []string
+	findService(deployment string, service address.ServiceKey) (address.Address, bool)
+	// inFlight returns how many calls are under way on elements here.
+	inFlight() int64
 	// links returns the links to the plugins.
 	links() []host.PluginLink
 	// ready is closed once everything that is deployed runs or has failed once.
@@ -30,7 +43,6 @@ type hosting interface {
 
 // startHost starts the plugins of a directory; it does not wait for them.
 func (i *instance) startHost(ctx context.Context, dir string) error {
-	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
 	if dir == "" {
 		i.host = nothing{}
 		return nil
@@ -39,6 +51,10 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	o.Dir, o.Instance, o.Log, o.Memory = dir, i.id, i.log, i.memory
 	o.Authorize = authorize(auth.Disabled{})
 	o.Builtin = i.builtins.Door(builtin.Plugin, nil)
+	o.FromPlugin = i.fromPlugin
+	o.Budget = i.budget
+	o.OnChange = i.changed
+	o.Observer = i.metrics.Calls().Observer(metrics.Server)
 	h, err := host.New(o)
 	if err != nil {
 		return err
@@ -97,13 +113,43 @@ func (p plugins) unready() []string {
 	return reasons
 }
 
+func (p plugins) take(from host.Origin, c router.Call, inv *frame.Invoke) *conduit.Error {
+	return p.Take(from, c, inv)
+}
+
+func (p plugins) look(a address.Address, method string, units uint32) locator.Standing {
+	return locator.Standing(p.Look(a, method, units))
+}
+
+func (p plugins) nodes(a address.Address) []string { return p.Nodes(a) }
+
+func (p plugins) findService(deployment string, service address.ServiceKey) (address.Address, bool) {
+	return p.FindService(deployment, service)
+}
+
+func (p plugins) inFlight() int64 { return p.InFlight() }
+
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
 // nothing hosts no deployments.
 type nothing struct{}
 
-func (nothing) Handle(in *link.Incoming) {
-	in.Refuse(conduit.Errorf(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "this instance hosts no deployments"))
+func (nothing) Handle(in *link.Incoming) { in.Refuse(notHosted()) }
+
+func (nothing) take(host.Origin, router.Call, *frame.Invoke) *conduit.Error { return notHosted() }
+
+func (nothing) look(address.Address, string, uint32) locator.Standing { return locator.Standing{} }
+
+func (nothing) nodes(address.Address) []string { return nil }
+
+func (nothing) findService(string, address.ServiceKey) (address.Address, bool) {
+	return address.Address{}, false
+}
+
+func (nothing) inFlight() int64 { return 0 }
+
+func notHosted() *conduit.Error {
+	return conduit.Errorf(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "this instance hosts no deployments")
 }
 
 func (nothing) ready() <-chan struct{} {

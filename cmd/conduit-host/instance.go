@@ -17,9 +17,11 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/metrics"
 	"github.com/elemental-conduit/conduit/internal/ops"
 	"github.com/elemental-conduit/conduit/transport"
 )
@@ -43,10 +45,15 @@ type instance struct {
 	memory *link.Memory
 
 	builtins *builtin.Services
+	budget   *budget.Budget
+	metrics  *metrics.Metrics
 
 	host    hosting
-	cluster *transport.Server
-	http    *http.Server
+	fabric  *fabric
+	inner   *inner
+	cluster *transport.Server // nil if the mode serves none
+	http    *http.Server      // of cluster
+	gateway *httpGateway      // nil if the mode has none
 	ops     *ops.Server
 
 	// failed gets what ends a part that should run for as long as the instance.
@@ -56,17 +63,24 @@ type instance struct {
 	// running are the goroutines of the parts; close waits for them.
 	running sync.WaitGroup
 
+	standing atomic.Pointer[standing]
+	restated chan struct{} // the standing may be another
+
 	started  atomic.Bool
 	draining atomic.Bool
 	closing  atomic.Bool // elements take no new calls
 }
 
+// newInstance makes an instance that does nothing yet.
 func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance {
 	begun := time.Now()
-	return &instance{
+	i := &instance{
 		c: c, log: log, stderr: stderr, begun: begun, epoch: uint64(begun.UnixNano()),
 		failed: make(chan error, 4), drainAsked: make(chan struct{}, 1),
+		restated: make(chan struct{}, 1),
 	}
+	i.standing.Store(&standing{})
+	return i
 }
 
 // start brings the parts up: first what can be refused at once (directories, the
@@ -87,19 +101,33 @@ func (i *instance) start(ctx context.Context) error {
 	if err := i.identify(); err != nil {
 		return err
 	}
-	cluster, opsListener, err := i.openListeners(ctx)
+	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
+	i.budget = budget.New(int64(i.c.Int("budget.total")))
+	i.metrics = i.newMetrics()
+	if err := i.joinCluster(); err != nil {
+		return err
+	}
+	l, err := i.openListeners(ctx)
 	if err != nil {
 		return err
 	}
-	i.serveOps(opsListener)
+	defer l.closeUnused()
+	i.serveOps(l.take("ops.listen"))
 	if err := i.startHost(ctx, dir); err != nil {
-		_ = cluster.Close()
 		return err
 	}
-	i.serveCluster(cluster)
+	i.openInner()
+	i.findPeers(ctx)
+	// The two lines in which the modes differ.
+	if i.c.ServesCluster() {
+		i.serveCluster(l.take("cluster.listen"))
+	}
+	if i.c.ServesGateway() {
+		if err := i.serveGateway(l.take("gateway.listen")); err != nil {
+			return err
+		}
+	}
 	i.serveDoor()
-	i.announce("cluster", "ws", cluster, transport.Path)
-	i.announce("ops", "http", opsListener, "")
 	fmt.Fprintf(i.stderr, "management: %s\n", i.door.socket)
 	i.log.Info("listening", "listener", "management", "address", i.door.socket)
 	i.started.Store(true)
@@ -117,9 +145,11 @@ func (i *instance) identify() error {
 		return err
 	}
 	i.lock = lock
-	i.id, err = address.LoadOrCreateInstanceID(i.c.IDFile())
-	if err != nil {
-		return configf("instance.id_file: %v", err)
+	i.id = address.RandomInstanceID()
+	if i.c.KeepsID() {
+		if i.id, err = address.LoadOrCreateInstanceID(i.c.IDFile()); err != nil {
+			return configf("instance.id_file: %v", err)
+		}
 	}
 	if i.door, err = openDoor(i.c); err != nil {
 		return err
@@ -128,20 +158,50 @@ func (i *instance) identify() error {
 	return err
 }
 
-func (i *instance) openListeners(ctx context.Context) (cluster, opsListener net.Listener, err error) {
-	cluster, err = listen(ctx, i.c, "cluster.listen")
-	if err != nil {
-		return nil, nil, err
+// listeners are those that were opened and that nobody serves yet, by key.
+type listeners map[string]net.Listener
+
+// take hands a listener over to who serves it.
+func (ls listeners) take(key string) net.Listener {
+	l := ls[key]
+	delete(ls, key)
+	return l
+}
+
+func (ls listeners) closeUnused() {
+	for _, l := range ls {
+		_ = l.Close()
 	}
-	opsListener, err = listen(ctx, i.c, "ops.listen")
-	if err != nil {
-		return nil, nil, errors.Join(err, cluster.Close())
+}
+
+// openListeners opens all that the mode has, before anything that costs more than
+// a port, and says where they are.
+func (i *instance) openListeners(ctx context.Context) (listeners, error) {
+	ls := listeners{}
+	for _, door := range []struct {
+		key, what, scheme, path string
+		open                    bool
+	}{
+		{"cluster.listen", "cluster", "ws", transport.Path, i.c.ServesCluster()},
+		{"gateway.listen", "gateway", "http", "", i.c.ServesGateway()},
+		{"ops.listen", "ops", "http", "", true},
+	} {
+		if !door.open {
+			continue
+		}
+		l, err := listen(ctx, i.c, door.key)
+		if err != nil {
+			ls.closeUnused()
+			return nil, err
+		}
+		ls[door.key] = l
+		i.announce(door.what, door.scheme, l, door.path)
 	}
-	return cluster, opsListener, nil
+	return ls, nil
 }
 
 func (i *instance) serveOps(l net.Listener) {
-	i.ops = ops.New(ops.Options{Unready: i.unready, Log: slogTo(i.log.Named("ops"))})
+	i.ops = ops.New(ops.Options{Unready: i.unready, Metrics: i.metrics.Handler(), Log: slogTo(i.log.Named("ops"))})
 	i.run("ops listener", func() error { return i.ops.Serve(l) })
 }
 
@@ -152,6 +212,7 @@ func (i *instance) serveCluster(l net.Listener) {
 		Authenticate: authenticate(auth.Disabled{}),
 		Origins:      i.c.List("cluster.origins"),
 		MaxLinks:     i.c.Int("cluster.max_links"),
+		Reporter:     i.reporter,
 		Link:         i.linkOptions("cluster"),
 		Log:          log,
 	})
@@ -246,6 +307,7 @@ func (i *instance) drainUntil(ctx context.Context, signals <-chan os.Signal) err
 // ctx ends it hurries, in the same order.
 func (i *instance) drain(ctx context.Context) error {
 	i.draining.Store(true)
+	i.changed() // peers send nothing new from now on, well before they must not
 	select {
 	case <-time.After(i.c.Duration("drain.delay")):
 	case <-ctx.Done():
@@ -253,13 +315,31 @@ func (i *instance) drain(ctx context.Context) error {
 	i.closing.Store(true)
 	limited, cancel := context.WithTimeout(ctx, i.c.Duration("drain.timeout"))
 	defer cancel()
-	if err := i.cluster.Drain(limited); err != nil {
-		i.log.Warn("not all calls ended in time", "error", err)
-	}
+	i.drainDoors(limited)
 	i.host.stop(limited)
 	i.stopNow(ctx)
 	i.log.Info("stopped")
 	return nil
+}
+
+// drainDoors ends, side by side, what comes in from outside.
+func (i *instance) drainDoors(ctx context.Context) {
+	var doors sync.WaitGroup
+	if i.gateway != nil {
+		doors.Go(func() {
+			if err := i.gateway.drain(ctx); err != nil {
+				i.log.Warn("not all requests to the gateway ended in time", "error", err)
+			}
+		})
+	}
+	if i.cluster != nil {
+		doors.Go(func() {
+			if err := i.cluster.Drain(ctx); err != nil {
+				i.log.Warn("not all calls ended in time", "error", err)
+			}
+		})
+	}
+	doors.Wait()
 }
 
 // stopNow takes down whatever is up, without waiting for calls. It may be called
@@ -268,6 +348,9 @@ func (i *instance) stopNow(ctx context.Context) {
 	i.draining.Store(true)
 	i.closing.Store(true)
 	ctx = context.WithoutCancel(ctx)
+	if i.gateway != nil {
+		_ = i.gateway.server.Close()
+	}
 	if i.cluster != nil {
 		_ = i.cluster.Close()
 	}
@@ -275,6 +358,12 @@ func (i *instance) stopNow(ctx context.Context) {
 		hurry, cancel := context.WithCancel(ctx)
 		cancel()
 		i.host.stop(hurry)
+	}
+	if i.inner != nil {
+		i.inner.close()
+	}
+	if i.fabric != nil {
+		i.fabric.leave()
 	}
 	if i.http != nil {
 		_ = i.http.Close()

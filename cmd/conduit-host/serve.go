@@ -13,17 +13,24 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Runs an instance",
-		Long: `Runs an instance: the plugins of the deployments directory, the cluster endpoint
-/cluster/v1 that calls them, the ops listener with /livez and /readyz, and the
-management socket, which the other commands find by themselves.
+		Long: `Runs an instance: it hosts the plugins of the deployments directory, finds the
+other instances that discovery.static names, and calls for its plugins, its
+operators and its clients whichever of them has room.
 
-Where it listens is printed on standard error and logged. SIGTERM, Ctrl-C or
-conduit-host drain drains: /readyz says 503, no new call is taken, those under way finish within
-drain.timeout, then plugins and listeners stop. A second signal cuts that short.
+Modes:
+  worker    serves /cluster/v1 to the other instances; keeps its InstanceID
+  external  serves no /cluster/v1, so that nobody calls what it hosts but itself;
+            has the HTTP gateway; takes a new InstanceID at each start
+  both      a worker with a gateway, for one machine
 
-Modes: worker serves the cluster endpoint. both is for one machine; in this
-version, which has no gateway, it is the same as worker. external is not part of
-this version.
+Every mode has the management socket, which the other commands find by
+themselves, and the ops listener with /livez, /readyz and /metrics. Where it listens is
+printed on standard error and logged.
+
+SIGTERM, Ctrl-C or conduit-host drain drains: /readyz says 503, no new call is
+taken, those under way finish within drain.timeout, then plugins and listeners stop.
+A second signal cuts that short. SIGHUP reads the configuration again and takes
+over discovery.static.
 
 Every key of the configuration is a flag, an environment variable and an entry of
 the file; see docs/configuration.md, and conduit-host config explain.
@@ -31,6 +38,7 @@ the file; see docs/configuration.md, and conduit-host config explain.
 Exit status: 0 drained; 1 something broke; 2 usage, configuration, or what it asks
 of the machine; 130 a signal came before it was ready, or a second one.`,
 		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
+			"  conduit-host serve --mode external --auth-mode disabled --discovery-static 127.0.0.1:7400\n" +
 			"  conduit-host serve --config /etc/conduit.yaml --log-format json",
 		Args: takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context()) },
@@ -42,9 +50,11 @@ of the machine; 130 a signal came before it was ready, or a second one.`,
 // serve runs an instance until a signal or a fault ends it.
 func (a *app) serve(ctx context.Context) error {
 	// Before all else: a signal must never find something to leave behind.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals, reloads := make(chan os.Signal, 2), make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reloads, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	defer signal.Stop(reloads)
 
 	c, err := a.loadConfig()
 	if err != nil {
@@ -89,6 +99,12 @@ func (a *app) serve(ctx context.Context) error {
 				err = &interruptedError{errStartInterrupted()}
 			}
 			return err
+		case <-reloads:
+			if c, err := a.loadConfig(); err != nil {
+				i.log.Error("reload: everything is left as it was", "error", err)
+			} else {
+				i.reload(c)
+			}
 		case <-i.drainAsked:
 			return drain()
 		case err := <-i.failed:

@@ -14,27 +14,15 @@ import (
 // bytes on Linux and 104 on macOS, the last of them a NUL.
 const maxSocketPath = 103
 
-// checkMode refuses the modes whose parts are not there. To serve half of one
-// would look like a fault of the cluster.
-func checkMode(v Value) string {
-	// The default is left to crossCheck: whoever wrote nothing has made no mistake.
-	if v.Layer != FromDefault && v.Text == "external" {
-		return externalLater
-	}
-	return ""
-}
-
 func checkAuthMode(v Value) string {
+	// The default is left to crossCheck: whoever wrote nothing has made no mistake.
 	if v.Layer != FromDefault && v.Text == "required" {
 		return requiredLater
 	}
 	return ""
 }
 
-const (
-	externalLater = "is not available in this version: it needs the cluster lookup and the HTTP gateway, which are not part of it; use --mode worker"
-	requiredLater = "is not available in this version, which knows no sessions; use --auth-mode disabled, which makes every caller superuser and keeps all listeners on loopback"
-)
+const requiredLater = "is not available in this version, which knows no sessions; use --auth-mode disabled, which makes every caller superuser and keeps all listeners on loopback"
 
 //nolint:gochecknoglobals // compiled once, never changed
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -93,6 +81,14 @@ func checkOrigins(v Value) string {
 	return ""
 }
 
+// checkCORS is checkOrigins with the origin of all.
+func checkCORS(v Value) string {
+	if list, ok := v.parsed.([]string); ok && slices.Equal(list, []string{"*"}) {
+		return ""
+	}
+	return checkOrigins(v)
+}
+
 // crossCheck reports what is wrong between values, leaving out keys that have a
 // problem of their own.
 func (c *Config) crossCheck(known []Problem) []Problem {
@@ -123,9 +119,6 @@ func (x *crossChecker) report(key, format string, args ...any) {
 }
 
 func (x *crossChecker) availability() {
-	if x.good("mode") && x.c.String("mode") == "external" {
-		x.report("mode", "(the default) %s", externalLater)
-	}
 	if x.good("auth.mode") && x.c.String("auth.mode") == "required" {
 		x.report("auth.mode", "(the default) %s", requiredLater)
 	}
@@ -135,10 +128,7 @@ func (x *crossChecker) loopback() {
 	if !x.good("auth.mode") || x.c.String("auth.mode") != "disabled" {
 		return
 	}
-	for _, key := range []string{"cluster.listen", "ops.listen"} {
-		if !x.good(key) {
-			continue
-		}
+	for _, key := range x.listeners() {
 		if host, _, _ := splitListen(x.c.String(key)); !isLoopback(host) {
 			x.report(key, "is not loopback, but with auth.mode disabled every caller is superuser; listen on 127.0.0.1 or [::1]")
 		}
@@ -151,10 +141,30 @@ func (x *crossChecker) proportions() {
 	x.atMost("cluster.probe_interval", "cluster.dead_after", 2)
 	x.atMost("cluster.dead_after", "cluster.ping_interval", 1)
 	x.atMost("registry.refresh_timeout", "registry.refresh", 1)
-	if a, b := x.c.String("cluster.listen"), x.c.String("ops.listen"); x.good("cluster.listen", "ops.listen") && a == b {
-		if _, port, _ := splitListen(a); port != 0 {
-			x.report("ops.listen", "is also cluster.listen; give each its own port")
+	x.ports()
+}
+
+// listeners are the keys of what the mode listens on, without those that have a
+// problem of their own.
+func (x *crossChecker) listeners() []string {
+	keys := []string{"cluster.listen", "gateway.listen", "ops.listen"}
+	return slices.DeleteFunc(keys, func(key string) bool {
+		return !x.good(key, "mode") || key == "cluster.listen" && !x.c.ServesCluster() || key == "gateway.listen" && !x.c.ServesGateway()
+	})
+}
+
+// ports reports listeners that were given one and the same address.
+func (x *crossChecker) ports() {
+	taken := map[string]string{}
+	for _, key := range x.listeners() {
+		text := x.c.String(key)
+		if _, port, _ := splitListen(text); port == 0 {
+			continue
 		}
+		if other, ok := taken[text]; ok {
+			x.report(key, "is also %s; give each its own port", other)
+		}
+		taken[text] = key
 	}
 }
 

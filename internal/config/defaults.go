@@ -101,3 +101,12 @@ func defaultLogFormat(_ *Config, m Machine) string {
 	}
 	return "json"
 }
+
+// ServesCluster reports whether the instance's mode has /cluster/v1.
+func (c *Config) ServesCluster() bool { return c.String("mode") != "external" }
+
+// ServesGateway reports whether the instance's mode has the HTTP gateway.
+func (c *Config) ServesGateway() bool { return c.String("mode") != "worker" }
+
+// KeepsID reports whether the instance's mode has an InstanceID that outlives it.
+func (c *Config) KeepsID() bool { return c.String("mode") != "external" }

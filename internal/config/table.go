@@ -16,7 +16,7 @@ const (
 func Keys() []Key {
 	return []Key{
 		{
-			Name: "mode", Kind: Enum, Default: "external", Enum: []string{"external", "worker", "both"}, check: checkMode,
+			Name: "mode", Kind: Enum, Default: "external", Enum: []string{"external", "worker", "both"},
 			Doc: "what the instance is: `worker` serves `/cluster/v1`, `external` is a client of the cluster with an HTTP gateway, `both` is for one machine",
 		},
 		{
@@ -35,14 +35,14 @@ func Keys() []Key {
 
 		{Name: "cluster.listen", Default: "127.0.0.1:7400", check: checkListen, Doc: "where `/cluster/v1` is served; when the default port is taken the next free one is used and printed, a port that was asked for must be free"},
 		{Name: "cluster.advertise", Computed: "from `cluster.listen`", Optional: true, Later: true, Doc: "the address that others are told to call"},
-		{Name: "cluster.insecure", Kind: Bool, Default: "false", Later: true, Doc: "allows `ws://` off loopback"},
+		{Name: "cluster.insecure", Kind: Bool, Default: "false", Doc: "allows `ws://` to peers off loopback"},
 		{Name: "cluster.tls.cert", Optional: true, Later: true, Doc: "certificate chain of `/cluster/v1` (PEM)"},
 		{Name: "cluster.tls.key", Optional: true, Later: true, Doc: "its private key (PEM)"},
 		{Name: "cluster.tls.client_ca", Optional: true, Later: true, Doc: "CA of the certificates that callers must have (PEM)"},
 		{Name: "cluster.anonymous", Kind: Bool, Default: "true", Later: true, Doc: "whether callers without a session may connect"},
 		{Name: "cluster.origins", Kind: List, Doc: "origins of web pages that may connect; without any, a browser may not", check: checkOrigins},
 		{Name: "cluster.link", Kind: Enum, Default: "multiplexed", Enum: []string{"multiplexed", "per-call"}, Later: true, Doc: "one link for all calls to a peer, or one for each call"},
-		{Name: "cluster.dial_timeout", Kind: Duration, Default: "5s", Min: shortest, Later: true, Doc: "how long a link may take to be made"},
+		{Name: "cluster.dial_timeout", Kind: Duration, Default: "5s", Min: shortest, Doc: "how long a link may take to be made"},
 		{Name: "cluster.idle_timeout", Kind: Duration, Default: "5m", Min: shortest, Later: true, Doc: "after which an idle link is closed by the side that dialled it"},
 		{Name: "cluster.ping_interval", Kind: Duration, Default: "20s", Min: shortest, Doc: "how often an idle link is tried"},
 		{Name: "cluster.probe_interval", Kind: Duration, Default: "1s", Min: shortest, Doc: "how often a link is tried while an answer is awaited and nothing comes"},
@@ -52,25 +52,25 @@ func Keys() []Key {
 		{Name: "cluster.max_links", Kind: Int, Default: "4096", Min: 1, Max: 1 << 20, Doc: "links at once"},
 		{Name: "cluster.memory", Kind: Size, Default: "256MiB", Min: mib, Doc: "what all links together may hold of messages under way"},
 		{Name: "cluster.link_memory", Kind: Size, Default: "16MiB", Min: 64 * kib, Doc: "what one link may hold"},
-		{Name: "cluster.call_timeout", Kind: Duration, Default: "30s", Min: shortest, Later: true, Doc: "the deadline of unary calls that set none"},
+		{Name: "cluster.call_timeout", Kind: Duration, Default: "30s", Min: shortest, Doc: "the deadline of unary calls that set none"},
 
 		{Name: "drain.timeout", Kind: Duration, Default: "30s", Min: 0, Doc: "how long calls under way may take to end when the instance stops; `0s` cancels them at once"},
 		{Name: "drain.delay", Kind: Duration, Computed: "`0s` (external: `5s`)", Min: 0, compute: defaultDrainDelay, Doc: "how long `/readyz` says 503 before calls are refused, for load balancers that need to notice"},
 
-		{Name: "discovery.static", Kind: List, Later: true, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`"},
+		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again on SIGHUP"},
 		{Name: "discovery.srv.name", Optional: true, Later: true, Doc: "DNS name whose SRV records are the peers"},
 		{Name: "discovery.srv.servers", Kind: List, Later: true, Doc: "DNS servers to ask instead of the system's"},
 		{Name: "discovery.srv.interval", Kind: Duration, Default: "5s", Min: shortest, Later: true, Doc: "how often to ask"},
 		{Name: "discovery.stale", Kind: Duration, Default: "5m", Min: shortest, Later: true, Doc: "how long the last known peers hold when lookups fail"},
 		{Name: "discovery.hold_down", Kind: Duration, Default: "10s", Min: 0, Later: true, Doc: "how long a peer that is no longer listed is kept"},
 
-		{Name: "registry.refresh", Kind: Duration, Default: "30s", Min: shortest, Later: true, Doc: "how often peers are asked what they host"},
-		{Name: "registry.refresh_timeout", Kind: Duration, Default: "1s", Min: shortest, Later: true, Doc: "how long a peer may take to answer that"},
-		{Name: "registry.policy", Kind: Enum, Default: "p2c", Enum: []string{"p2c", "headroom"}, Later: true, Doc: "how a peer is picked"},
-		{Name: "registry.prefer_local", Kind: Bool, Default: "true", Later: true, Doc: "whether this instance's own element comes first"},
-		{Name: "registry.attempts", Kind: Int, Default: "3", Min: 1, Max: 16, Later: true, Doc: "how many peers a call may be tried on"},
+		{Name: "registry.refresh", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often peers are asked what they host"},
+		{Name: "registry.refresh_timeout", Kind: Duration, Default: "1s", Min: shortest, Doc: "how long a peer may take to answer that"},
+		{Name: "registry.policy", Kind: Enum, Default: "p2c", Enum: []string{"p2c", "headroom"}, Doc: "how a peer is picked"},
+		{Name: "registry.prefer_local", Kind: Bool, Default: "true", Doc: "whether this instance's own element comes first"},
+		{Name: "registry.attempts", Kind: Int, Default: "3", Min: 1, Max: 16, Doc: "how many peers a call may be tried on"},
 
-		{Name: "budget.total", Kind: Int, Default: "1000", Min: 0, Max: 1 << 31, Later: true, Doc: "units of capacity of this instance"},
+		{Name: "budget.total", Kind: Int, Default: "1000", Min: 0, Max: 1 << 31, Doc: "units of capacity of this instance"},
 
 		{Name: "host.deployments", Computed: "`./deployments` if it exists", Optional: true, compute: defaultDeployments, Doc: "the directory of plugin binaries to run; empty: none"},
 		{Name: "host.rescan", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often the whole directory is read again; this version, which does not watch it, reads it every second unless this is set"},
@@ -90,14 +90,14 @@ func Keys() []Key {
 		{Name: "auth.store", Computed: "`bolt:<data_dir>/auth.db`", Optional: true, Later: true, compute: defaultStore, Doc: "users and sessions; `etcd://h1,h2/prefix` for a cluster"},
 		{Name: "auth.session_timeout", Kind: Duration, Default: "48h", Min: int64(time.Second), Later: true, Doc: "how long a session lasts after its last use"},
 
-		{Name: "gateway.listen", Default: "127.0.0.1:7480", check: checkListen, Later: true, Doc: "where the HTTP gateway is served (external, both)"},
+		{Name: "gateway.listen", Default: "127.0.0.1:7480", check: checkListen, Doc: "where the HTTP gateway is served, by `external` and `both`; when the default port is taken the next free one is used and printed"},
 		{Name: "gateway.tls.cert", Optional: true, Later: true, Doc: "certificate chain of the gateway (PEM)"},
 		{Name: "gateway.tls.key", Optional: true, Later: true, Doc: "its private key (PEM)"},
-		{Name: "gateway.cors", Kind: List, Later: true, Doc: "origins of web pages that may call"},
+		{Name: "gateway.cors", Kind: List, Doc: "origins of web pages that may call, such as `https://app.example`; `*` is all, and none may without", check: checkCORS},
 		{Name: "gateway.trusted_proxies", Kind: List, Later: true, Doc: "networks whose forwarding headers are believed"},
-		{Name: "gateway.max_body", Kind: Size, Default: "10MiB", Min: kib, Max: gib, Later: true, Doc: "the largest request body"},
+		{Name: "gateway.max_body", Kind: Size, Default: "10MiB", Min: kib, Max: gib, Doc: "the largest request body"},
 
-		{Name: "ops.listen", Default: "127.0.0.1:7490", check: checkListen, Doc: "where `/livez` and `/readyz` are served, and `/debug/pprof/` to loopback; when the default port is taken the next free one is used and printed"},
+		{Name: "ops.listen", Default: "127.0.0.1:7490", check: checkListen, Doc: "where `/livez`, `/readyz` and `/metrics` are served, and `/debug/pprof/` to loopback; when the default port is taken the next free one is used and printed"},
 
 		{Name: "log.level", Kind: Enum, Default: "info", Enum: []string{"trace", "debug", "info", "warn", "error"}, Doc: "the least severe line to write"},
 		{Name: "log.format", Kind: Enum, Computed: "`json` (`text` on a terminal)", Enum: []string{"json", "text"}, compute: defaultLogFormat, Doc: "how log lines look"},

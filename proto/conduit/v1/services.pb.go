@@ -1083,13 +1083,17 @@ type Candidate struct {
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Url      string                 `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// "chosen", "candidate", or why not, such as "full" or "element_not_found".
-	Verdict       string `protobuf:"bytes,4,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	Effective     int64  `protobuf:"varint,5,opt,name=effective,proto3" json:"effective,omitempty"`
-	Available     uint64 `protobuf:"varint,6,opt,name=available,proto3" json:"available,omitempty"`
-	Sent          uint64 `protobuf:"varint,7,opt,name=sent,proto3" json:"sent,omitempty"`
-	Judged        uint64 `protobuf:"varint,8,opt,name=judged,proto3" json:"judged,omitempty"`
-	Outstanding   uint32 `protobuf:"varint,9,opt,name=outstanding,proto3" json:"outstanding,omitempty"`
-	Local         bool   `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
+	Verdict     string `protobuf:"bytes,4,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Effective   int64  `protobuf:"varint,5,opt,name=effective,proto3" json:"effective,omitempty"`
+	Available   uint64 `protobuf:"varint,6,opt,name=available,proto3" json:"available,omitempty"`
+	Sent        uint64 `protobuf:"varint,7,opt,name=sent,proto3" json:"sent,omitempty"`
+	Judged      uint64 `protobuf:"varint,8,opt,name=judged,proto3" json:"judged,omitempty"`
+	Outstanding uint32 `protobuf:"varint,9,opt,name=outstanding,proto3" json:"outstanding,omitempty"`
+	Local       bool   `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
+	// More than the verdict, for people.
+	Why string `protobuf:"bytes,11,opt,name=why,proto3" json:"why,omitempty"`
+	// What the call would cost there.
+	Units         uint32 `protobuf:"varint,12,opt,name=units,proto3" json:"units,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1196,20 @@ func (x *Candidate) GetLocal() bool {
 		return x.Local
 	}
 	return false
+}
+
+func (x *Candidate) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Candidate) GetUnits() uint32 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
 }
 
 type DrainRequest struct {
@@ -1370,7 +1388,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x125\n" +
 	"\n" +
 	"candidates\x18\x03 \x03(\v2\x15.conduit.v1.CandidateR\n" +
-	"candidates\"\x87\x02\n" +
+	"candidates\"\xaf\x02\n" +
 	"\tCandidate\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1382,7 +1400,9 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x06judged\x18\b \x01(\x04R\x06judged\x12 \n" +
 	"\voutstanding\x18\t \x01(\rR\voutstanding\x12\x14\n" +
 	"\x05local\x18\n" +
-	" \x01(\bR\x05local\"&\n" +
+	" \x01(\bR\x05local\x12\x10\n" +
+	"\x03why\x18\v \x01(\tR\x03why\x12\x14\n" +
+	"\x05units\x18\f \x01(\rR\x05units\"&\n" +
 	"\fDrainRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0f\n" +
 	"\rDrainResponse2O\n" +

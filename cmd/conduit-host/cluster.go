@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/discovery"
+	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/peerlink"
+	"github.com/elemental-conduit/conduit/internal/router"
+	"github.com/elemental-conduit/conduit/locator"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
+	"github.com/elemental-conduit/conduit/transport"
+)
+
+// fabric is the part of an instance that knows other instances: who there is, and
+// where a call goes. It is the same in every mode.
+type fabric struct {
+	static   *discovery.Static
+	client   *transport.Client
+	registry *registry.Registry
+	locator  *locator.Locator
+	router   *router.Router
+
+	stop context.CancelFunc
+}
+
+// joinCluster makes the fabric; nobody is dialled before it runs.
+func (i *instance) joinCluster() error {
+	insecure := i.c.Bool("cluster.insecure")
+	static, err := discovery.NewStatic(i.c.List("discovery.static"), insecure)
+	if err != nil {
+		return configf("discovery.static: %v", err)
+	}
+	log := slogTo(i.log.Named("cluster"))
+	client := transport.NewClient(transport.ClientOptions{
+		DialTimeout: i.c.Duration("cluster.dial_timeout"),
+		Insecure:    insecure,
+		Link:        i.linkOptions("cluster"),
+		Log:         log,
+	})
+	r := registry.New(registry.Options{
+		Source: static, Dialer: peerlink.New(client, peerlink.Options{}),
+		Self: i.id, SelfEpoch: i.epoch,
+		Policy:  policies[i.c.String("registry.policy")],
+		Refresh: i.c.Duration("registry.refresh"), RefreshTimeout: i.c.Duration("registry.refresh_timeout"),
+		DialTimeout: i.c.Duration("cluster.dial_timeout"),
+		Log:         slogTo(i.log.Named("registry")),
+	})
+	i.fabric = &fabric{
+		static: static, client: client, registry: r, stop: func() {},
+		locator: locator.New(locator.Options{
+			Registry: r, Local: local{i}, Self: i.id,
+			PreferLocal: i.c.Bool("registry.prefer_local"), Attempts: i.c.Int("registry.attempts"),
+			CallTimeout: i.c.Duration("cluster.call_timeout"),
+		}),
+	}
+	i.fabric.router = router.New(router.Options{Locator: i.fabric.locator, ConnOf: connOf})
+	return nil
+}
+
+// connOf returns the connection behind one of the registry's links, which are all
+// of peerlink.
+func connOf(l registry.Link) *link.Conn {
+	p, ok := l.(*peerlink.Link)
+	if !ok {
+		panic(fmt.Sprintf("the registry has a link that this program did not dial: %T", l))
+	}
+	return p.Conn()
+}
+
+//nolint:gochecknoglobals // a table: the configuration's words
+var policies = map[string]registry.Policy{"p2c": registry.P2C, "headroom": registry.Headroom}
+
+// findPeers begins to look for other instances. What ends it is fabric.leave, so
+// ctx's own end does not.
+func (i *instance) findPeers(ctx context.Context) {
+	ctx, i.fabric.stop = context.WithCancel(context.WithoutCancel(ctx))
+	i.run("registry", func() error { return i.fabric.registry.Run(ctx) })
+	i.fabric.registry.Subscribe(i.declare)
+	i.run("status", func() error { i.tellPeers(ctx); return nil })
+}
+
+// leave ends the links to other instances and the calls on them. Nobody's call waits
+// for a peer any more after it.
+func (f *fabric) leave() {
+	f.stop()
+	_ = f.client.Close()
+	f.router.Wait()
+}
+
+// reload takes over what may change while the instance runs, and says what may
+// not.
+func (i *instance) reload(c *config.Config) {
+	if err := i.fabric.static.Reload(c.List("discovery.static")); err != nil {
+		i.log.Error("reload: discovery.static is left as it was", "error", err)
+		return
+	}
+	for _, v := range c.Values() {
+		if old := i.c.Value(v.Key.Name); v.Text != old.Text && v.Key.Name != "discovery.static" {
+			i.log.Warn("reload: this key takes effect at the next start only", "key", v.Key.Name, "now", old.Text, "then", v.Text)
+		}
+	}
+	i.log.Info("reloaded", "discovery.static", strings.Join(c.List("discovery.static"), ","))
+}
+
+// Peers implements builtin.Peers.
+func (i *instance) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
+	now := time.Now()
+	var list []*conduitv1.PeerInfo
+	for _, p := range i.fabric.registry.Peers() {
+		if p.State == registry.StateSelf {
+			continue // who asks is told of it anyway
+		}
+		list = append(list, peerInfo(p, now))
+	}
+	return list, nil
+}
+
+func peerInfo(p registry.PeerStatus, now time.Time) *conduitv1.PeerInfo {
+	info := &conduitv1.InstanceInfo{Name: p.Name, Epoch: p.Epoch}
+	if !p.Instance.IsZero() {
+		info.Instance = p.Instance.String()
+	}
+	if p.Info != nil {
+		info.Mode, info.State, info.Version, info.Deployments = p.Info.GetMode(), p.Info.GetState(), p.Info.GetVersion(), p.Info.GetDeployments()
+		info.Digest, info.UptimeMillis = p.Info.GetDigest(), p.Info.GetUptimeMillis()
+	}
+	info.Available, info.Total, info.InFlight = unsigned(p.Available), unsigned(p.Total), unsigned(p.InFlight)
+	out := &conduitv1.PeerInfo{
+		Info: info, Urls: p.URLs, State: p.State.String(), Reason: utf8Text(p.Reason),
+		Effective: p.Effective, Sent: unsigned(p.Sent), Judged: unsigned(p.Judged), Outstanding: uint32(max(0, p.Outstanding)),
+	}
+	if p.Cordoned && out.GetReason() == "" {
+		out.Reason = "cordoned: it takes no new units"
+	}
+	if !p.Heard.IsZero() {
+		out.HeardMillis = millis(now.Sub(p.Heard))
+	}
+	return out
+}
+
+// Explain implements builtin.Explainer.
+func (i *instance) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*conduitv1.ExplainResponse, error) {
+	e, err := i.fabric.locator.Explain(in.GetAddress(), in.GetMethod(), in.GetUnits())
+	if err != nil {
+		return nil, err
+	}
+	out := &conduitv1.ExplainResponse{Reason: e.Reason}
+	if !e.Chosen.IsZero() {
+		out.Chosen = e.Chosen.String()
+	}
+	out.Candidates = append(out.Candidates, i.here(e))
+	for _, c := range e.Candidates {
+		out.Candidates = append(out.Candidates, &conduitv1.Candidate{
+			Instance: instanceText(c.Instance), Name: c.Name, Url: c.URL, Verdict: string(c.Verdict), Why: utf8Text(c.Why),
+			Effective: c.Effective, Available: unsigned(c.Available), Sent: unsigned(c.Sent), Judged: unsigned(c.Judged),
+			Outstanding: uint32(max(0, c.Outstanding)), Units: c.Units,
+		})
+	}
+	return out, nil
+}
+
+// here is this instance as a candidate.
+func (i *instance) here(e locator.Explanation) *conduitv1.Candidate {
+	units := i.budget.Snapshot()
+	c := &conduitv1.Candidate{
+		Instance: i.id.String(), Name: i.c.String("name"), Local: true,
+		Available: unsigned(units.Available), Effective: units.Available,
+	}
+	switch {
+	case e.Local:
+		c.Verdict = string(registry.Chosen)
+	case !e.Here.Hosted:
+		c.Verdict, c.Why = string(registry.NoElement), "this instance does not host it"
+	case !e.Here.Ready:
+		c.Verdict = string(registry.Starting)
+	case !e.Here.Room:
+		c.Verdict = string(registry.Full)
+	default:
+		c.Verdict = string(registry.Candidate)
+	}
+	return c
+}
+
+func instanceText(id address.InstanceID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}

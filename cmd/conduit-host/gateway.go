@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/gateway"
+)
+
+// The gateway's server. There is no time for a whole request or answer: streams
+// have none, and the gateway itself cuts off who stalls.
+const (
+	gatewayHeaderTimeout = 10 * time.Second
+	gatewayIdleTimeout   = 2 * time.Minute
+	gatewayHeaderBytes   = 32 << 10
+)
+
+// httpGateway is the instance's outward door over HTTP.
+type httpGateway struct {
+	server *http.Server
+}
+
+func (i *instance) serveGateway(l net.Listener) error {
+	log := slogTo(i.log.Named("gateway"))
+	g, err := gateway.New(gateway.Options{
+		Locate:  func(addr string) conduit.Invoker { return i.counted(i.fabric.locator.At(addr)) },
+		MaxBody: i.c.Size("gateway.max_body"),
+		Timeout: i.c.Duration("cluster.call_timeout"),
+		Origins: i.c.List("gateway.cors"),
+		Log:     log,
+	})
+	if err != nil {
+		return configf("gateway: %v", err)
+	}
+	i.gateway = &httpGateway{server: &http.Server{
+		Handler:           g,
+		ReadHeaderTimeout: gatewayHeaderTimeout,
+		IdleTimeout:       gatewayIdleTimeout,
+		MaxHeaderBytes:    gatewayHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+	i.run("gateway listener", func() error {
+		if err := i.gateway.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}
+
+// drain takes no more requests and waits for those under way, until ctx ends;
+// then it cuts them off.
+func (g *httpGateway) drain(ctx context.Context) error {
+	err := g.server.Shutdown(ctx)
+	if err != nil {
+		_ = g.server.Close()
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package router
+
+import (
+	"context"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/locator"
+)
+
+// passing is one call on its way. It implements link.Router. One goroutine at a
+// time uses it: whoever has the call to decide.
+type passing struct {
+	r    *Router
+	door Door
+	in   conduit.Invocation
+	plan locator.Plan
+	// ended hears of the end; nil until the call has gone to a peer.
+	ended func(code conduit.Code, outcome conduit.Outcome)
+}
+
+// tryNow makes the next attempt, if one can be made without waiting, and reports
+// whether the call is decided, if only for this attempt.
+func (p *passing) tryNow(c Call, inv *frame.Invoke) bool {
+	for {
+		step, ok := p.plan.Try()
+		if !ok {
+			return false
+		}
+		err := p.take(step, c, inv)
+		if err == nil {
+			return true
+		}
+		if !p.plan.Again(err) {
+			c.Refuse(err)
+			return true
+		}
+	}
+}
+
+// take makes an attempt. The error is this instance's own refusal, and leaves the call
+// as it was; what a peer says comes by Failed.
+func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Error {
+	if step.Local {
+		here := *inv
+		here.Attempt = step.Attempt
+		return p.door.Here(c, &here)
+	}
+	out, err := p.door.ToPeer(inv, step.Attempt)
+	if err != nil {
+		step.Abandon()
+		return err
+	}
+	out.Units = step.Choice.Units
+	if p.ended == nil && p.door.Passed != nil {
+		p.ended = p.door.Passed(inv)
+	}
+	conn := p.r.o.ConnOf(step.Choice.Peer.Link())
+	step.Choice.Handed()
+	c.SpliceHeld(conn, &out, p, 0)
+	return nil
+}
+
+// Failed implements link.Router: the last attempt failed, and c is this call's to
+// decide about again, if there may be another.
+func (p *passing) Failed(c link.Parked, _ uint64, err *conduit.Error) bool {
+	if !p.plan.Again(err) {
+		return false
+	}
+	if !p.tryNow(c, c.Invoke()) {
+		p.wait(c)
+	}
+	return true
+}
+
+// CallEnded implements link.Owner.
+func (p *passing) CallEnded(_ uint64, code conduit.Code, outcome conduit.Outcome) {
+	if p.ended != nil {
+		p.ended(code, outcome)
+	}
+}
+
+// wait makes the next attempt when the plan permits, which may be soon or never.
+func (p *passing) wait(c link.Parked) {
+	p.r.waiting.Go(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if at, ok := c.Deadline(); ok {
+			ctx, cancel = context.WithDeadline(ctx, at)
+			defer cancel()
+		}
+		over := c.Done()
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-over:
+				cancel()
+			case <-stop:
+			}
+		}()
+		for {
+			step, err := p.plan.Next(ctx)
+			if err == nil {
+				err = p.take(step, c, c.Invoke())
+				if err == nil {
+					return
+				}
+				if p.plan.Again(err) {
+					continue
+				}
+			}
+			c.Fail(err)
+			return
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package router
+
+import (
+	"sync"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/locator"
+	"github.com/elemental-conduit/conduit/registry"
+)
+
+// maxTargets bounds how many addresses are kept parsed; callers choose them.
+const maxTargets = 4096
+
+// Options say how a Router works.
+type Options struct {
+	Locator *locator.Locator
+	// ConnOf returns the connection behind a link of the locator's registry.
+	ConnOf func(registry.Link) *link.Conn
+}
+
+// Router passes calls on. All methods may be called concurrently.
+type Router struct {
+	o       Options
+	waiting sync.WaitGroup // calls that wait for their next attempt
+
+	mu      sync.RWMutex
+	targets map[string]*locator.Target
+}
+
+// New returns a Router.
+func New(o Options) *Router {
+	return &Router{o: o, targets: map[string]*locator.Target{}}
+}
+
+// Call is one that is to be decided: a *link.Incoming, or a link.Parked.
+type Call interface {
+	Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64)
+	SpliceHeld(to *link.Conn, out *frame.Invoke, router link.Router, tag uint64)
+	Refuse(err *conduit.Error)
+}
+
+// Door is what is known of a call by where it came in.
+type Door struct {
+	// Here passes a call to this instance's own elements, for host.Host.Take. An error
+	// says that it did not, and leaves the call as it was.
+	Here func(c Call, inv *frame.Invoke) *conduit.Error
+	// ToPeer makes the Invoke that a peer gets of the one that came: who calls, and
+	// through whom. An error is why it goes to no peer.
+	ToPeer func(inv *frame.Invoke, attempt uint32) (frame.Invoke, *conduit.Error)
+	// Passed is told of a call that goes to a peer, once, and returns who is to hear
+	// how it ended; nil = nobody is. Neither may block.
+	Passed func(inv *frame.Invoke) (ended func(code conduit.Code, outcome conduit.Outcome))
+}
+
+// Pass passes a call on, or refuses it. It runs on the reader of the call's link
+// and does not block.
+func (r *Router) Pass(in *link.Incoming, d Door) {
+	inv := in.Invoke
+	target, err := r.target(inv)
+	if err != nil {
+		in.Refuse(err)
+		return
+	}
+	p := &passing{r: r, door: d}
+	p.in = conduit.Invocation{Method: string(inv.Method), Units: inv.Units, Attempt: inv.Attempt}
+	p.plan = target.Plan(&p.in)
+	if !p.tryNow(in, inv) {
+		p.wait(in.Park())
+	}
+}
+
+// Wait returns when no call waits for its next attempt any more: they do not once
+// the links that they came on have ended.
+func (r *Router) Wait() { r.waiting.Wait() }
+
+// target returns what calls the address of an Invoke.
+func (r *Router) target(inv *frame.Invoke) (*locator.Target, *conduit.Error) {
+	var room [256]byte
+	key := room[:0]
+	for _, part := range [...][]byte{inv.Instance, inv.Deployment, inv.Element, inv.Service} {
+		key = append(append(key, part...), 0)
+	}
+	if inv.HasOrdinal {
+		key = append(key, byte(inv.Ordinal>>24), byte(inv.Ordinal>>16), byte(inv.Ordinal>>8), byte(inv.Ordinal))
+	}
+	r.mu.RLock()
+	t := r.targets[string(key)]
+	r.mu.RUnlock()
+	if t != nil {
+		return t, nil
+	}
+	a, err := address.FromParts(anyIfEmpty(inv.Instance), anyIfEmpty(inv.Deployment), string(inv.Element), int(inv.Ordinal), inv.HasOrdinal, string(inv.Service))
+	if err != nil {
+		return nil, conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.Refused, "%v", err)
+	}
+	t = r.o.Locator.Target(a)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.targets) >= maxTargets {
+		clear(r.targets) // whoever makes up so many makes up more
+	}
+	r.targets[string(key)] = t
+	return t, nil
+}
+
+func anyIfEmpty(part []byte) string {
+	if len(part) == 0 {
+		return "*"
+	}
+	return string(part)
+}
