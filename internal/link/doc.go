@@ -24,8 +24,20 @@
 // for the backlog and ends with it. A served call has a goroutine of its own on
 // the side that serves it; a spliced call has none.
 //
+// # Decided later, and again
+//
+// A call can be parked ([Incoming.Park]) and decided about later, from any
+// goroutine, and a splice can be made so that its [Router] has the call back when
+// it fails before an answer began ([Incoming.SpliceHeld]). For both, the caller's
+// link holds a copy of the request, within the window that it promised for it. The
+// link itself never sends a call twice: only the router decides, and one outcome
+// reaches the caller. If an earlier attempt may have done the work, that outcome
+// never denies it. Attempts are numbered, so that what an earlier one still returns
+// of credit counts for nothing, and a byte of the request is credited once.
+//
 // # Ownership of bytes
 //
 // What the reader hands out aliases the carrier's buffer until the next
-// message: it is copied when it must wait, and only then.
+// message: it is copied when it must wait, and only then. What is held of a request
+// is copied once; a queue on another link aliases it.
 package link

@@ -44,7 +44,7 @@ type heldCall struct {
 	pieces []holdPiece // the Data behind the Invoke
 	size   int64       // as call credit counts it
 	next   int         // the piece to be passed on next
-	lost   bool        // not every byte is held any more, or an answer has begun
+	lost   bool        // no other attempt follows: too much has come, an answer has begun, or the caller has cancelled
 
 	owner  Owner  // of the last attempt; nil = there was none
 	router Router // nil if it does not want the call back

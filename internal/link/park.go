@@ -9,7 +9,8 @@ import (
 
 // Router owns spliced calls that it may pass on again. Each call that was given
 // to [Incoming.SpliceHeld] or [Parked.SpliceHeld] ends with exactly one
-// CallEnded, whatever the number of attempts, with the tag of its last one.
+// CallEnded, whatever the number of attempts, with the tag of its last one; code
+// and outcome are those of that attempt, or of the decision that ended the call.
 type Router interface {
 	Owner
 	// Failed says that an attempt ended with an error before anything of an answer
@@ -305,7 +306,7 @@ func (c *Conn) takeHeld(k *call, d, own *frame.Data) (ch *holdChunk, pass bool) 
 		c.endParked(k, told(h.failed, k.doubt))
 		return nil, false
 	case full:
-		h.lost = true // it goes on to whom it is being passed on to, and to no other
+		h.lost = true // it goes on to whom it is being passed on to, and to no one else
 	}
 	h.keep(d)
 	if h.state != holdSpliced {
@@ -467,6 +468,15 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 	if written && out.HasData {
 		paid = int64(len(out.Data.Bytes)) + dataCost
 	}
+	h.follow(b, from.call, paid)
+}
+
+// follow passes on what came behind the Invoke, of which the caller is to be
+// credited for paid, until all is with the other link; from then on the reader does.
+// It is given c.mu and a reference to the hold, and releases both.
+func (h *hold) follow(b, from ref, paid int64) {
+	c, to := h.conn, b.k.conn
+	var k *call
 	for {
 		k = h.call.get()
 		if k == nil || k.cancelled || k.sendEnded || h.early != nil {
@@ -481,7 +491,7 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 		d, ch := h.piece(h.next)
 		h.next++
 		c.unlock()
-		paid = to.forward(b, &d, from.call, ch)
+		paid = to.forward(b, &d, from, ch)
 		c.mu.Lock()
 	}
 	switch {
@@ -495,7 +505,7 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 		if k.cancelled {
 			c.later(effect{kind: effectCancel, to: b, reason: k.cause.Reason})
 		}
-		if k.cancelled || h.lost || h.router == nil {
+		if h.lost || h.router == nil {
 			c.dropHold(k)
 		}
 	}
@@ -553,7 +563,7 @@ func (c *Conn) attemptOver(k *call, h *hold, e attemptEnd) {
 	}
 	r := k.ref()
 	h.state = holdSpliced
-	if k.cancelled || k.sendEnded || h.lost || h.router == nil || k.hold != h {
+	if k.sendEnded || h.lost || h.router == nil || k.hold != h {
 		e.err = told(e.err, k.doubt)
 		c.dropHold(k)
 		c.letGo(h)

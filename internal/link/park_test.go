@@ -340,14 +340,14 @@ func TestStreamedRequestIsRerouted(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			s := newRouted(t, Options{}, Options{}, &conduitv1.Hello{CallCredit: credit})
 			s.caller.send(invokeFrame(1, "M", whole("begin", false)))
-			sent := append([]byte("begin"), s.stream(1, 0, 20, 1000)...)
+			sent := append([]byte("begin"), s.stream(1, 0, 40, 1000)...)
 			granted := credits(s.caller.take(), 1)
 			if name == "some queued" && granted > minCallCredit {
 				t.Fatalf("%d bytes were credited: the test tests nothing", granted)
 			}
 			s.plugin[0].take()
 			s.plugin[0].send(failureFrame(1, refused("overloaded")))
-			sent = append(sent, s.stream(1, 20, 10, 900)...) // while it is parked
+			sent = append(sent, s.stream(1, 40, 10, 900)...) // while it is parked
 			if n := credits(s.caller.take(), 1); n != 0 {
 				t.Errorf("%d bytes were credited while it was parked", n)
 			}
@@ -355,7 +355,7 @@ func TestStreamedRequestIsRerouted(t *testing.T) {
 				t.Errorf("%d bytes are accounted for, %d held", w, len(sent))
 			}
 			s.again(1, 2)
-			sent = append(sent, s.stream(1, 30, 10, 700)...)
+			sent = append(sent, s.stream(1, 50, 10, 700)...)
 			s.caller.send(dataFrame(1, &conduitv1.Data{Last: true}))
 			q := &request{}
 			for range 40 {
@@ -363,10 +363,10 @@ func TestStreamedRequestIsRerouted(t *testing.T) {
 				s.plugin[1].send(creditFrame(1, 2000))
 			}
 			granted += credits(s.caller.take(), 1)
-			if !bytes.Equal(q.bytes, sent) || !q.last || len(q.sizes) < 42 {
+			if !bytes.Equal(q.bytes, sent) || !q.last || len(q.sizes) < 62 {
 				t.Errorf("the second got %d bytes in %d pieces, last %v; sent were %d", len(q.bytes), len(q.sizes), q.last, len(sent))
 			}
-			if most := uint64(len(sent) + 41*dataCost); granted > most {
+			if most := uint64(len(sent) + 62*dataCost); granted > most {
 				t.Errorf("%d bytes were credited, and %d sent", granted, most)
 			}
 			s.plugin[1].send(dataFrame(1, whole("sum", true)))
@@ -398,6 +398,9 @@ func TestCreditAfterAReroute(t *testing.T) {
 		s.again(1, 2)
 		if left += int64(credits(s.caller.take(), 1)); left != before {
 			t.Errorf("what the first had written was credited again: %d after %d", left, before)
+		}
+		if w, _ := s.mem.usage(); w < before+50*(1000+dataCost) { // a window, and what was credited
+			t.Errorf("%d bytes are counted: a window, and what was credited before, may wait at the second", w)
 		}
 		for range 10 {
 			send(50)
@@ -656,6 +659,233 @@ func TestNoRerouteOfACancelledCall(t *testing.T) {
 	}
 }
 
+// playing plays what happens while a call is being passed on to the second plugin:
+// each goroutine that does so comes through here, between the Invoke and the rest.
+func (s *routed) playing(p Parked, tag uint64, router Router, play func()) {
+	h, c := p.h, p.h.conn
+	k, first := p.claim()
+	if k == nil || !first {
+		s.t.Fatal("it is over")
+	}
+	c.begin(k, h, s.router, router, tag)
+	from := spliceFrom{call: h.call, deadline: h.deadline, credit: h.inv.ReplyCredit, chunk: h.chunks[0], held: router != nil}
+	from.call.try = k.try
+	c.unlock()
+	out := h.inv
+	b, written, err := s.back[1].spliced(&from, &out, s.router, tag)
+	if err != nil || !written {
+		s.t.Fatalf("written %v, %v", written, err)
+	}
+	s.back[1].flush()
+	synctest.Wait()
+	play()
+	synctest.Wait()
+	c.mu.Lock()
+	h.follow(b, from.call, int64(len(out.Data.Bytes))+dataCost)
+	s.back[1].flush()
+	c.flush()
+}
+
+// What happens while another goroutine passes a call on.
+func TestWhileItIsPassedOn(t *testing.T) {
+	const tag = 5
+	fails := func(s *routed) { s.plugin[1].send(failureFrame(1, refused("full"))) }
+	for name, c := range map[string]struct {
+		play   func(s *routed)
+		after  func(s *routed)
+		reason string // of the failure that the caller gets; "" = an answer
+		asked  int    // how often the router was asked
+	}{
+		"nothing":                 {func(*routed) {}, func(s *routed) { s.plugin[1].send(dataFrame(1, whole("answer", true))) }, "", 1},
+		"fails":                   {fails, func(s *routed) { s.parked[1].Fail(s.router.errs[1]) }, "full", 2},
+		"fails after":             {func(*routed) {}, func(s *routed) { fails(s); synctest.Wait(); s.parked[1].Fail(s.router.errs[1]) }, "full", 2},
+		"answers":                 {func(s *routed) { s.plugin[1].send(dataFrame(1, whole("answer", true))) }, func(*routed) {}, "", 1},
+		"begins":                  {func(s *routed) { s.plugin[1].send(dataFrame(1, whole("ans", false))) }, func(s *routed) { s.plugin[1].send(dataFrame(1, whole("wer", true))) }, "", 1},
+		"begins, fails":           {func(s *routed) { s.plugin[1].send(dataFrame(1, whole("ans", false))); fails(s) }, func(*routed) {}, "full", 1},
+		"begins, and fails after": {func(s *routed) { s.plugin[1].send(dataFrame(1, whole("ans", false))) }, fails, "full", 1},
+		"outgrown":                {func(s *routed) { s.stream(1, 3, 40, 1000) }, fails, "full", 1},
+		"cancelled":               {func(s *routed) { s.caller.send(cancelFrame(1, "canceled")) }, fails, "full", 1},
+		"cancelled, fails":        {func(s *routed) { s.caller.send(cancelFrame(1, "canceled")); synctest.Wait(); fails(s) }, func(*routed) {}, "full", 1},
+		"caller lost":             {func(s *routed) { s.front.Close(CloseDone, "") }, fails, "-", 1},
+		"caller lost, fails":      {func(s *routed) { s.front.Close(CloseDone, ""); synctest.Wait(); fails(s) }, func(*routed) {}, "-", 1},
+		"fails, caller lost":      {func(s *routed) { fails(s); synctest.Wait(); s.front.Close(CloseDone, "") }, func(*routed) {}, "-", 1},
+		"broken":                  {func(s *routed) { s.caller.send(dataFrame(1, whole(strings.Repeat("x", 66_000), false))) }, fails, conduit.ReasonProtocol, 1},
+		"broken, and the failure waits": {func(s *routed) {
+			s.front.mu.Lock()
+			s.front.linkCredit = 0
+			s.front.mu.Unlock()
+			s.caller.send(dataFrame(1, whole(strings.Repeat("x", 66_000), false)))
+		}, func(s *routed) { fails(s); s.caller.send(creditFrame(0, 60_000)) }, conduit.ReasonProtocol, 1},
+		"broken, the failure waits, fails": {func(s *routed) {
+			s.front.mu.Lock()
+			s.front.linkCredit = 0
+			s.front.mu.Unlock()
+			s.caller.send(dataFrame(1, whole(strings.Repeat("x", 66_000), false)))
+			synctest.Wait()
+			fails(s)
+		}, func(s *routed) { s.caller.send(creditFrame(0, 60_000)) }, conduit.ReasonProtocol, 1},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			s := newRouted(t, Options{}, Options{}, &conduitv1.Hello{CallCredit: 1 << 20})
+			s.caller.send(invokeFrame(1, "M", whole("x", false)))
+			sent := append([]byte("x"), s.stream(1, 0, 2, 15_000)...)
+			sent = append(sent, s.stream(1, 2, 1, 3_000)...)
+			s.plugin[0].take()
+			s.plugin[0].send(failureFrame(1, refused("overloaded")))
+			synctest.Wait()
+			q := &request{}
+			s.playing(s.parked[0], tag, s.router, func() {
+				s.caller.send(dataFrame(1, whole("meanwhile", false)))
+				sent = append(sent, "meanwhile"...)
+				c.play(s)
+			})
+			q.take(s.plugin[1].take(), 1)
+			if name == "outgrown" {
+				sent = append(sent, q.bytes[len(sent):]...)
+				if len(sent) < 70_000 {
+					t.Errorf("%d bytes arrived", len(sent))
+				}
+			}
+			if name == "nothing" || name == "begins" {
+				sent = append(sent, s.stream(1, 9, 5, 100)...)
+				s.caller.send(dataFrame(1, &conduitv1.Data{Last: true}))
+				q.take(s.plugin[1].take(), 1)
+				if !bytes.Equal(q.bytes, sent) || !q.last {
+					t.Errorf("the second got %d bytes of %d", len(q.bytes), len(sent))
+				}
+			}
+			if over := strings.HasPrefix(name, "cancel") || strings.HasPrefix(name, "caller") || strings.HasPrefix(name, "broken"); q.cancel != (over && !strings.Contains(name, "fails")) {
+				t.Errorf("cancelled: %v", q.cancel)
+			}
+			c.after(s)
+			switch c.reason {
+			case "":
+				s.answered(1, "answer")
+			case "-":
+			default:
+				s.failedAs(1, c.reason, map[bool]conduit.Outcome{true: conduit.OutcomeUnknown, false: conduit.Refused}[c.reason == conduit.ReasonProtocol])
+			}
+			want := end{tag, 0, 0}
+			if c.reason != "" {
+				want = end{tag, conduit.ResourceExhausted, conduit.Refused}
+			}
+			s.router.told(t, c.asked, want)
+		})
+	}
+}
+
+// A call whose link dies, or that is cancelled, while its handler decides.
+func TestHeldTooLate(t *testing.T) {
+	for _, end0 := range []string{"link dies", "cancelled"} {
+		for _, how := range []string{"park", "splice held"} {
+			bubble(t, end0+"/"+how, func(t *testing.T) {
+				s := newRouted(t, Options{}, Options{}, nil)
+				s.handler = func(in *Incoming) {
+					if end0 == "cancelled" {
+						in.Conn().CancelIncoming(causeOf(conduit.ReasonCanceled))
+					} else {
+						in.Conn().Close(CloseGoingAway, "")
+					}
+					if how == "park" {
+						s.parked = append(s.parked, in.Park())
+						return
+					}
+					out := *in.Invoke
+					in.SpliceHeld(s.back[0], &out, s.router, 1)
+				}
+				s.caller.send(invokeFrame(1, "M", whole("x", true)))
+				synctest.Wait()
+				if end0 == "cancelled" {
+					s.failedAs(1, conduit.ReasonCanceled, conduit.Refused)
+				}
+				if how == "park" {
+					<-s.parked[0].Done()
+					if s.parked[0].Peer() != s.front.o.Peer {
+						t.Error("another peer")
+					}
+					s.passOn(0, 1)
+				}
+				if got := s.plugin[0].take(); len(got) != 0 {
+					t.Errorf("the plugin got %v", got)
+				}
+				synctest.Wait()
+				if e := s.router.ends; len(e) != 1 || e[0].tag != 1 || e[0].outcome != conduit.Refused || e[0].code == 0 {
+					t.Errorf("ends %v", e)
+				}
+			})
+		}
+	}
+}
+
+// A handler that decides after it has parked the call: the holder hears that it is over.
+func TestParkedAndRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouted(t, Options{}, Options{}, nil)
+		s.handler = func(in *Incoming) {
+			s.parked = append(s.parked, in.Park())
+			in.Refuse(&conduit.Error{Code: conduit.PermissionDenied, Reason: "no"})
+		}
+		s.caller.send(invokeFrame(1, "M", whole("x", true)))
+		s.failedAs(1, "no", conduit.Refused)
+		<-s.parked[0].Done()
+		s.passOn(0, 2)
+		if got := s.plugin[0].take(); len(got) != 0 {
+			t.Errorf("the plugin got %v", got)
+		}
+		s.router.told(t, 0, end{2, conduit.Unavailable, conduit.Refused})
+	})
+}
+
+// A call that failed elsewhere may be served here; one whose request is no good fails.
+func TestServeParked(t *testing.T) {
+	recv := func(ctx context.Context, c *ServerCall) error {
+		m, err := c.Recv(ctx)
+		if err == nil {
+			c.Return(m)
+		}
+		return err
+	}
+	bubble(t, "after an attempt", func(t *testing.T) {
+		s := newRouted(t, Options{}, Options{}, nil)
+		s.caller.send(invokeFrame(1, "M", whole("x", true)))
+		s.plugin[0].take()
+		s.plugin[0].send(failureFrame(1, refused("overloaded")))
+		synctest.Wait()
+		s.parked[0].Serve(recv)
+		s.parked[0].Serve(recv)
+		s.answered(1, "x")
+		s.router.told(t, 1, end{1, conduit.ResourceExhausted, conduit.Refused})
+	})
+	bubble(t, "of a bad request", func(t *testing.T) {
+		s := newRouted(t, Options{}, Options{}, nil)
+		s.handler = func(in *Incoming) { s.parked = append(s.parked, in.Park()) }
+		s.caller.send(invokeFrame(1, "M", piece(200_000, "abc")), dataFrame(1, whole("no piece of it", true)))
+		synctest.Wait()
+		s.parked[0].Serve(func(context.Context, *ServerCall) error {
+			t.Error("it is served")
+			return nil
+		})
+		s.failedAs(1, conduit.ReasonProtocol, conduit.Refused)
+	})
+	bubble(t, "a large message goes on", func(t *testing.T) {
+		s := newRouted(t, Options{}, Options{}, nil)
+		s.handler = func(in *Incoming) { s.parked = append(s.parked, in.Park()) }
+		s.caller.send(invokeFrame(1, "M", piece(200_000, strings.Repeat("a", 30_000))), dataFrame(1, &conduitv1.Data{Bytes: bytes.Repeat([]byte("a"), 30_000), More: true}))
+		synctest.Wait()
+		s.parked[0].Serve(recv)
+		if n := credits(s.caller.take(), 1); n < 200_000 {
+			t.Errorf("%d bytes of credit", n)
+		}
+		for range 4 {
+			s.caller.send(dataFrame(1, &conduitv1.Data{Bytes: bytes.Repeat([]byte("a"), 30_000), More: true}))
+		}
+		s.caller.send(dataFrame(1, &conduitv1.Data{Bytes: bytes.Repeat([]byte("a"), 20_000), Last: true}))
+		if b, last := data(s.caller.take(), 1); len(b) != 200_000 || !last {
+			t.Errorf("%d bytes came back", len(b))
+		}
+	})
+}
+
 // Each attempt has what is left of the deadline, and a reply window of its own.
 func TestEachAttemptHasItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -813,6 +1043,9 @@ func TestHeldMemory(t *testing.T) {
 		k := s.front.calls[1]
 		chunk0, window := k.hold.chunks[0], k.window
 		s.front.mu.Unlock()
+		if extra := k.extra; extra != int64(cap(*chunk0.mem))-30_000 {
+			t.Errorf("%d bytes are counted beside the window", extra)
+		}
 		if window < 30_000 || chunk0.refs.Load() != 2 {
 			t.Fatalf("%d bytes are promised, and the memory has %d users", window, chunk0.refs.Load())
 		}

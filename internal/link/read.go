@@ -566,7 +566,6 @@ func canceledBody(k *call, op string) []byte {
 func (c *Conn) cancelCall(r ref, reason string) {
 	c.mu.Lock()
 	if k := r.get(); k != nil && k.ours {
-		k.held = false // no other attempt follows
 		if k.id == 0 {
 			cause := causeOf(reason)
 			cause.Outcome, cause.Op = conduit.Refused, c.o.Op
