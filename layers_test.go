@@ -161,7 +161,8 @@ var layers = map[string]layer{
 		third: []string{protobuf},
 	},
 	"internal/config": {
-		why:   "the table of configuration keys, and where each value came from; it knows names and types, not what they configure",
+		why:   "the table of configuration keys, and where each value came from; it knows names and types, and of what they configure the forms alone",
+		local: []string{"discovery"},
 		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/agnivade/levenshtein", "github.com/dustin/go-humanize"},
 	},
 	"internal/metrics": {

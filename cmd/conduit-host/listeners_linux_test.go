@@ -193,6 +193,50 @@ func TestListeners(t *testing.T) {
 	}
 }
 
+// Each mode listens where it should and nowhere else, and each listener answers
+// what is its own and nothing of another's.
+func TestListenersOfModes(t *testing.T) {
+	for mode, want := range map[string]struct{ cluster, gateway bool }{
+		"worker": {cluster: true}, "external": {gateway: true}, "both": {cluster: true, gateway: true},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			runDir := t.TempDir() + "/run"
+			s := serve(t, "--mode", mode, "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--run-dir", runDir)
+			wait(t, s.ready, "ready")
+			doors := map[string]string{"ops": s.ops}
+			expected := []string{runDir + "/w.sock", "tcp"}
+			if want.cluster {
+				doors["cluster"] = "http" + strings.TrimSuffix(strings.TrimPrefix(s.cluster, "ws"), transport.Path)
+				expected = append(expected, "tcp")
+			}
+			if want.gateway {
+				doors["gateway"] = s.gateway
+				expected = append(expected, "tcp")
+			}
+			if got := listenersOf(t, s.cmd.Process.Pid); !slices.Equal(got, expected) {
+				t.Errorf("it listens on %q, want %q", got, expected)
+			}
+			if (s.cluster != "") != want.cluster || (s.gateway != "") != want.gateway {
+				t.Errorf("it says that it has cluster %q and gateway %q", s.cluster, s.gateway)
+			}
+			for name, url := range doors {
+				for path, owner := range map[string]string{"/livez": "ops", "/readyz": "ops", "/metrics": "ops", "/debug/pprof/": "ops", transport.Path: "cluster", "/v1/call/a/b/c.D/E": "gateway"} {
+					status, body := get(t, url+path)
+					if mine := owner == name; mine == (status == 404) {
+						t.Errorf("%s on %s: %d %s", path, name, status, body)
+					}
+				}
+			}
+			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if status, log := s.end(t); status != exitDone {
+				t.Errorf("exit %d\n%s", status, log)
+			}
+		})
+	}
+}
+
 // A call by the socket that is under way when the instance drains is finished.
 func TestDrainFinishesOperatorsCalls(t *testing.T) {
 	dir := t.TempDir()

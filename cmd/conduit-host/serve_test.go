@@ -14,8 +14,8 @@ import (
 
 // served is a running `serve` process.
 type served struct {
-	cmd          *exec.Cmd
-	cluster, ops string
+	cmd                   *exec.Cmd
+	cluster, gateway, ops string
 	// ready is closed when the log says so; log is whole once the process ended.
 	ready chan struct{}
 	log   chan []string
@@ -43,6 +43,9 @@ func serve(t *testing.T, args ...string) *served {
 			lines = append(lines, line)
 			if url, ok := strings.CutPrefix(line, "cluster: "); ok {
 				s.cluster = url
+			}
+			if url, ok := strings.CutPrefix(line, "gateway: "); ok {
+				s.gateway = url
 			}
 			if url, ok := strings.CutPrefix(line, "ops: "); ok {
 				s.ops = url
@@ -83,7 +86,7 @@ func get(t *testing.T, url string) (status int, body string) {
 func TestServe(t *testing.T) {
 	s := serve(t)
 	wait(t, s.ready, "ready")
-	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/debug/pprof/": 200, "/metrics": 404, "/cluster/v1": 404} {
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/debug/pprof/": 200, "/metrics": 200, "/cluster/v1": 404} {
 		if got, body := get(t, s.ops+path); got != want {
 			t.Errorf("%s: %d %s", path, got, body)
 		}

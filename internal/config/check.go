@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+
+	"github.com/elemental-conduit/conduit/discovery"
 )
 
 // maxSocketPath is how long the path of a Unix socket may be: sun_path has 108
@@ -77,6 +79,18 @@ func checkOrigins(v Value) string {
 		if err != nil || u.Host == "" || u.Scheme == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 			return fmt.Sprintf("has %q, which is not an origin; write, for example, https://console.example", origin)
 		}
+	}
+	return ""
+}
+
+// checkPeers holds a list of peers to the forms that discovery takes.
+func checkPeers(v Value) string {
+	list, ok := v.parsed.([]string)
+	if !ok {
+		return ""
+	}
+	if _, err := discovery.ParseStatic(list, false); err != nil {
+		return "has an entry that is no peer: " + err.Error()
 	}
 	return ""
 }

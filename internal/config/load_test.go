@@ -78,14 +78,16 @@ func TestDefaults(t *testing.T) {
 func TestUnavailable(t *testing.T) {
 	_, problems := load(t, "", nil, nil)
 	expect(t, problems,
-		`mode: "external" (the default) is not available in this version`,
 		`auth.mode: "required" (the default) is not available in this version, which knows no sessions; use --auth-mode disabled`)
 
-	_, problems = load(t, "", nil, append(valid, "--cluster-tls-cert=x.pem", "--host-sandbox=required", "--discovery-static=a:1"))
+	_, problems = load(t, "", nil, append(valid, "--cluster-tls-cert=x.pem", "--host-sandbox=required", "--auth-store=bolt:x"))
 	expect(t, problems,
 		`--cluster-tls-cert: cluster.tls.cert: is not available in this version`,
-		`--discovery-static: discovery.static: is not available`,
+		`--auth-store: auth.store: is not available`,
 		`--host-sandbox: host.sandbox: is not available`)
+
+	_, problems = load(t, "", nil, append(valid, "--discovery-static=127.0.0.1:7400,ftp://x"))
+	expect(t, problems, `--discovery-static: discovery.static: "127.0.0.1:7400,ftp://x" has an entry that is no peer:`)
 
 	if _, problems := load(t, "host: {sandbox: 'off'}\nregistry: {policy: p2c}\n", nil, valid); problems != nil {
 		t.Errorf("asking for the default is no mistake: %v", problems)

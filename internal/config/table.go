@@ -57,7 +57,7 @@ func Keys() []Key {
 		{Name: "drain.timeout", Kind: Duration, Default: "30s", Min: 0, Doc: "how long calls under way may take to end when the instance stops; `0s` cancels them at once"},
 		{Name: "drain.delay", Kind: Duration, Computed: "`0s` (external: `5s`)", Min: 0, compute: defaultDrainDelay, Doc: "how long `/readyz` says 503 before calls are refused, for load balancers that need to notice"},
 
-		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again on SIGHUP"},
+		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again on SIGHUP", check: checkPeers},
 		{Name: "discovery.srv.name", Optional: true, Later: true, Doc: "DNS name whose SRV records are the peers"},
 		{Name: "discovery.srv.servers", Kind: List, Later: true, Doc: "DNS servers to ask instead of the system's"},
 		{Name: "discovery.srv.interval", Kind: Duration, Default: "5s", Min: shortest, Later: true, Doc: "how often to ask"},
