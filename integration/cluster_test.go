@@ -46,7 +46,7 @@ func newCluster(t *testing.T, n int, flags ...string) *cluster {
 	for _, i := range c.all() {
 		i.waitReady()
 	}
-	c.front.until("all workers to be alive", func() bool { return c.alive() == n })
+	c.front.until("all workers to be picked from", func() bool { return c.candidates() == n })
 	t.Cleanup(c.stop)
 	return c
 }
@@ -96,11 +96,22 @@ func (c *cluster) peers() map[string]map[string]any {
 	return peers
 }
 
-// alive counts the workers that the external instance calls alive.
-func (c *cluster) alive() int {
+// candidates counts the workers that the external instance may pick for a call of
+// echo.
+func (c *cluster) candidates() int {
+	c.t.Helper()
+	r := c.front.ask("explain", echoAddr, "Where", "-o", "json")
+	var e struct {
+		Candidates []struct {
+			Name, Verdict string
+		}
+	}
+	if err := json.Unmarshal([]byte(r.out), &e); err != nil {
+		c.t.Fatalf("%v in %q, %s", err, r.out, r.err)
+	}
 	n := 0
-	for name, row := range c.peers() {
-		if strings.HasPrefix(name, "w") && row["state"] == "alive" {
+	for _, one := range e.Candidates {
+		if one.Name != c.front.name && (one.Verdict == "chosen" || one.Verdict == "candidate") {
 			n++
 		}
 	}

@@ -33,6 +33,7 @@ type instance struct {
 	// Where it listens; empty where its mode does not.
 	url, gateway, ops string
 
+	once   sync.Once
 	mu     sync.Mutex
 	lines  []string
 	wake   chan struct{} // closed and renewed at each line
@@ -107,9 +108,12 @@ func (i *instance) launch(flags ...string) {
 		i.t.Fatal(err)
 	}
 	go i.read(out)
-	i.t.Cleanup(func() {
-		i.kill()
-		i.noneLeft()
+	// Once, also if it is launched again: what a test registers in between comes first.
+	i.once.Do(func() {
+		i.t.Cleanup(func() {
+			i.kill()
+			i.noneLeft()
+		})
 	})
 }
 
@@ -274,7 +278,8 @@ type result struct {
 // conduitHost runs a command of conduit-host.
 func conduitHost(t *testing.T, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	// Commands are run by cleanups, too, when the test's own context has ended.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, built.host, args...) //nolint:gosec // the binary under test
 	var out, errs bytes.Buffer

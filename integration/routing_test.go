@@ -96,7 +96,7 @@ func TestThreeWorkers(t *testing.T) {
 			t.Errorf("%s is pid %s; %q, %s", w.name, pid, r.out, r.err)
 		}
 	}
-	c.front.ask("call", "11111111111111111111111111111111://echo/echo/conduit.example.Echo", "Where", "{}").
+	c.front.ask("call", "010000112233445566778899aabbccddeeff://echo/echo/conduit.example.Echo", "Where", "{}").
 		want(t, 3, "", "instance_not_found")
 
 	// All.
@@ -137,7 +137,7 @@ func TestThreeWorkers(t *testing.T) {
 	// And back.
 	victim.launch(victim.flags...)
 	victim.waitReady()
-	c.front.until("the worker to be back", func() bool { return c.alive() == 3 })
+	c.front.until("the worker to be back", func() bool { return c.candidates() == 3 })
 	again := victim.plugin(t)
 	c.front.until("a call on the worker that is back", func() bool {
 		pid, err := c.where()
@@ -244,7 +244,7 @@ func TestRollingRestart(t *testing.T) {
 		w.noneLeft()
 		w.launch(w.flags...)
 		w.waitReady()
-		c.front.until("the worker to be back", func() bool { return c.alive() == 3 })
+		c.front.until("the worker to be back", func() bool { return c.candidates() == 3 })
 	}
 	for what, l := range map[string]*load{"idempotent": idempotent, "plain": plain} {
 		if failed := l.stop(); len(failed) > 0 {
@@ -369,7 +369,7 @@ func TestCapacity(t *testing.T) {
 	answers := make(chan answer, 2)
 	for range 2 {
 		go func() {
-			status, _, body := c.front.post(echoPath+"Heavy", `{"ms":60000}`, "X-Conduit-Timeout", "60s")
+			status, _, body := c.front.post(echoPath+"Heavy", `{"ms":60000}`, "Conduit-Timeout", "60s")
 			answers <- answer{status, body}
 		}()
 	}

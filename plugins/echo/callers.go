@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/pluginapi"
@@ -28,6 +30,22 @@ func whoAmI(ctx context.Context, _ struct{}) (whoReply, error) {
 		out.TimeoutMS = untilMS(deadline)
 	}
 	return out, nil
+}
+
+type whereRequest struct {
+	MS int64 `json:"ms,omitempty"`
+}
+
+type whereReply struct {
+	PID int `json:"pid"`
+}
+
+// where tells which process answers, after a while.
+func where(ctx context.Context, in whereRequest) (whereReply, error) {
+	if err := wait(ctx, time.Duration(in.MS)*time.Millisecond); err != nil {
+		return whereReply{}, err
+	}
+	return whereReply{PID: os.Getpid()}, nil
 }
 
 func callersLevel(ctx context.Context, _ struct{}) (pluginapi.Level, error) {

@@ -34,6 +34,7 @@
 //	Panic           string                                 a panic in the handler
 //	PanicGoroutine  string                                 a panic beside the handler: the process dies
 //	WhoAmI          nothing                                the caller as the element sees it
+//	Where           {ms}                                   {pid} of the process that answers, after that time; idempotent
 //	Chain           {address, method, request, as_self}    the answer of the method that it calls
 //	Print           {stdout, stderr}                       nothing; prints both, a line each
 //	Log             {level, message}                       nothing; logs

@@ -65,6 +65,7 @@ func (e *echo) service() *pluginapi.Service {
 	pluginapi.Handle(s, "PanicGoroutine", panicsBeside, remote, open)
 
 	pluginapi.Handle(s, "WhoAmI", whoAmI, remote, open)
+	pluginapi.Handle(s, "Where", where, remote, open, pluginapi.Idempotent())
 	pluginapi.Handle(s, "Chain", chain, remote, open)
 	pluginapi.Handle(s, "Hidden", nothing, open)
 	pluginapi.Handle(s, "UserOnly", callersLevel, remote)
