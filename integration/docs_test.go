@@ -58,6 +58,11 @@ func TestReadmeCommands(t *testing.T) {
 		for line := range strings.Lines(block[1]) {
 			switch {
 			case strings.HasPrefix(line, "make demo"), strings.HasPrefix(line, "make test"), strings.HasPrefix(line, "make build"):
+			case strings.Contains(line, " serve --mode external "):
+				line = strings.ReplaceAll(line, "127.0.0.1:7400", "$peer")
+				script += strings.TrimSpace(line) + " --log-format json --gateway-listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>front.log & front=$!\n" +
+					"trap 'kill $worker $front; wait $worker $front || true' EXIT\n" +
+					"until grep -q '^management: ' front.log; do sleep 0.1; done\ngateway=$(sed -n 's/^gateway: //p' front.log)\n"
 			case strings.Contains(line, " serve "):
 				script += strings.TrimSpace(line) + " --log-format json --cluster-listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>worker.log & worker=$!\n" +
 					"trap 'kill $worker; wait $worker || true' EXIT\n" +
@@ -67,6 +72,7 @@ func TestReadmeCommands(t *testing.T) {
 				script += "cd ..\n" + line + "cp $SOURCE main.go\n"
 			default:
 				line = strings.ReplaceAll(line, "ws://127.0.0.1:7400", "$peer")
+				line = strings.ReplaceAll(line, "http://127.0.0.1:7480", "$gateway")
 				line = strings.ReplaceAll(line, "=../conduit", "="+root)
 				if strings.Contains(line, " Greet ") {
 					// "Found within two seconds", says the README; a busy machine may take longer.
@@ -76,7 +82,7 @@ func TestReadmeCommands(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(script, "conduit-host call"); n < 6 {
+	if n := strings.Count(script, "conduit-host call"); n < 7 {
 		t.Fatalf("only %d calls found in the README", n)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
@@ -88,9 +94,11 @@ func TestReadmeCommands(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(conduitDir, "worker.log"))
+		front, _ := os.ReadFile(filepath.Join(conduitDir, "front.log"))
+		log = append(log, front...)
 		t.Fatalf("%v\n%s\n%s\nworker: %s\nscript:\n%s", err, out.String(), errs.String(), log, script)
 	}
-	for _, want := range []string{`"HELLO"`, "0\n1\n2\n3\n4\n", `{"text":"Hello, Ada!"}`, "0\n1\n2\n", `"greeter"`} {
+	for _, want := range []string{`"HELLO"`, "0\n1\n2\n3\n4\n", `{"text":"Hello, Ada!"}`, "0\n1\n2\n", `"greeter"`, "it is the only candidate", "front "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the commands did not print %q:\n%s", want, out.String())
 		}
