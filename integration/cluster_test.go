@@ -18,6 +18,9 @@ type cluster struct {
 	t       *testing.T
 	workers []*instance
 	front   *instance
+	// descriptors are the open files of each of all, when all have met and nothing
+	// has been called.
+	descriptors []int
 }
 
 // newCluster starts n workers that host echo and an external instance that hosts
@@ -38,8 +41,10 @@ func newCluster(t *testing.T, n int, flags ...string) *cluster {
 	}
 	c.front = prepare(t, nil)
 	c.front.name = "front"
-	c.front.flags = append([]string{"--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s",
-		"--discovery-static", strings.Join(peers, ",")}, flags...)
+	c.front.flags = append([]string{
+		"--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s",
+		"--discovery-static", strings.Join(peers, ","),
+	}, flags...)
 	for _, i := range c.all() {
 		i.launch(i.flags...)
 	}
@@ -47,8 +52,27 @@ func newCluster(t *testing.T, n int, flags ...string) *cluster {
 		i.waitReady()
 	}
 	c.front.until("all workers to be picked from", func() bool { return c.candidates() == n })
+	c.meet()
+	for _, i := range c.all() {
+		c.descriptors = append(c.descriptors, i.descriptors())
+	}
 	t.Cleanup(c.stop)
 	return c
+}
+
+// meet waits until every instance has its links to all the workers but itself.
+func (c *cluster) meet() {
+	for _, i := range c.all() {
+		i.until("the peers to be alive", func() bool {
+			alive := 0
+			for _, row := range i.rows("ls", "instances") {
+				if row["state"] == "alive" {
+					alive++
+				}
+			}
+			return alive == len(c.workers) || i != c.front && alive == len(c.workers)-1
+		})
+	}
 }
 
 func (c *cluster) all() []*instance { return append(append([]*instance(nil), c.workers...), c.front) }
@@ -123,8 +147,11 @@ func (c *cluster) stop() {
 	if c.t.Failed() {
 		return // the instances' own cleanup ends them
 	}
-	for _, i := range c.all() {
+	http.DefaultClient.CloseIdleConnections()
+	c.meet() // also those that were started again
+	for k, i := range c.all() {
 		i.until("no call to be under way", func() bool { return i.callsUnderWay() == 0 })
+		i.until(fmt.Sprintf("%d descriptors to be what is left", c.descriptors[k]), func() bool { return i.descriptors() <= c.descriptors[k] })
 	}
 	for _, i := range append([]*instance{c.front}, c.workers...) {
 		i.signal(syscall.SIGTERM)

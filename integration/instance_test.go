@@ -172,7 +172,7 @@ func (i *instance) waitReady() {
 		return strings.TrimPrefix(line, prefix)
 	}
 	i.ops = after("ops: ") // the last of the three
-	for _, line := range strings.Split(i.output(), "\n") {
+	for line := range strings.SplitSeq(i.output(), "\n") {
 		if url, ok := strings.CutPrefix(line, "cluster: "); ok {
 			i.url = url
 		}

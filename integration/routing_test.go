@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,7 @@ func pidIn(body string) (string, error) {
 	if err := json.Unmarshal([]byte(body), &reply); err != nil || reply.PID == 0 {
 		return "", fmt.Errorf("no pid in %q: %w", body, err)
 	}
-	return fmt.Sprint(reply.PID), nil
+	return strconv.Itoa(reply.PID), nil
 }
 
 // pids asks n times and counts who answered.
@@ -63,7 +64,7 @@ func (i *instance) plugin(t *testing.T) string {
 	t.Helper()
 	for _, row := range i.rows("ls", "elements") {
 		if pid, ok := row["pid"].(float64); ok && pid > 0 {
-			return fmt.Sprint(int(pid))
+			return strconv.Itoa(int(pid))
 		}
 	}
 	t.Fatalf("%s runs no plugin", i.name)
@@ -176,7 +177,7 @@ func (i *instance) load(callers int, method, body string) *load {
 	for range callers {
 		l.callers.Go(func() {
 			for ctx.Err() == nil {
-				if why := post(client, i.gateway+"/v1/call/"+echoPath+method, body); why == "" {
+				if why := post(context.WithoutCancel(ctx), client, i.gateway+"/v1/call/"+echoPath+method, body); why == "" {
 					l.ok.Add(1)
 				} else {
 					l.mu.Lock()
@@ -195,8 +196,8 @@ func (i *instance) load(callers int, method, body string) *load {
 }
 
 // post makes one call and says why it failed, if it did.
-func post(client *http.Client, url, body string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func post(ctx context.Context, client *http.Client, url, body string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {

@@ -129,7 +129,7 @@ func peerInfo(p registry.PeerStatus, now time.Time) *conduitv1.PeerInfo {
 	}
 	if p.Info != nil {
 		info.Mode, info.State, info.Version, info.Deployments = p.Info.GetMode(), p.Info.GetState(), p.Info.GetVersion(), p.Info.GetDeployments()
-		info.Digest, info.UptimeMillis = p.Info.GetDigest(), p.Info.GetUptimeMillis()
+		info.Digest = p.Info.GetDigest() // its uptime was that of then
 	}
 	info.Available, info.Total, info.InFlight = unsigned(p.Available), unsigned(p.Total), unsigned(p.InFlight)
 	out := &conduitv1.PeerInfo{

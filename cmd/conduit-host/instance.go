@@ -127,7 +127,7 @@ func (i *instance) start(ctx context.Context) error {
 			return err
 		}
 	}
-	i.serveDoor()
+	i.serveDoor() //nolint:contextcheck // calls that come in live longer than the start
 	fmt.Fprintf(i.stderr, "management: %s\n", i.door.socket)
 	i.log.Info("listening", "listener", "management", "address", i.door.socket)
 	i.started.Store(true)
