@@ -1,0 +1,214 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/locator"
+)
+
+// local hosts everything, and has room as long as the test says.
+type local struct{ standing locator.Standing }
+
+func (l *local) At(address.Address) conduit.Invoker {
+	return at{} // it stands for being here: a router passes calls on below Invokers
+}
+func (l *local) Look(address.Address, string, uint32) locator.Standing { return l.standing }
+func (l *local) Nodes(address.Address) []string                        { return nil }
+func (l *local) FindService(string, address.ServiceKey) (address.Address, bool) {
+	return address.Address{}, false
+}
+
+func wantError(t *testing.T, err error, reason string, outcome conduit.Outcome) {
+	t.Helper()
+	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Reason != reason || e.Outcome != outcome {
+		t.Errorf("got %v, want %s with outcome %s", err, reason, outcome)
+	}
+}
+
+// A first call waits for the first answers of the peers, and then goes to one.
+func TestFirstCall(t *testing.T) {
+	p := startPeer(t, "a", answers)
+	r := newRig(t, nil, p)
+	if got, err := r.call(workAddress, "Plain"); err != nil || got != "a" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := r.call(p.id.String()+"://work/work/test.Work", "Plain"); err != nil || got != "a" {
+		t.Errorf("by its id: %q, %v", got, err)
+	}
+	if n := r.passed.Load(); n != 2 {
+		t.Errorf("%d calls were passed on", n)
+	}
+	for range 2 {
+		wait(t, r.ended, "the end of a call")
+	}
+}
+
+// What one peer refuses without having begun goes to the other, whatever the method.
+func TestRefusedGoesOn(t *testing.T) {
+	a, b := startPeer(t, "a", full), startPeer(t, "b", answers)
+	r := newRig(t, nil, a, b)
+	for range 20 {
+		if got, err := r.call(workAddress, "Plain"); err != nil || got != "b" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	if a.calls.Load() == 0 {
+		t.Error("no call came to the one that refuses")
+	}
+	if n := r.passed.Load(); n != 20 {
+		t.Errorf("20 calls counted as %d", n)
+	}
+}
+
+// When a peer dies, a call that may run twice goes on, and another is unknown.
+func TestLostGoesOnIfIdempotent(t *testing.T) {
+	a, b := startPeer(t, "a", dies), startPeer(t, "b", answers)
+	r := newRig(t, nil, a, b)
+	unknown := 0
+	// Which one is picked is chance, and the dead one is away for a while.
+	for n := 0; unknown == 0 || a.calls.Load() < 3; n++ {
+		if n > 10000 {
+			t.Fatalf("%d calls came to the one that dies, %d ended as unknown", a.calls.Load(), unknown)
+		}
+		if got, err := r.call(workAddress, "Again"); err != nil || got != "b" {
+			t.Fatalf("idempotent: %q, %v", got, err)
+		}
+		if _, err := r.call(workAddress, "Plain"); err != nil {
+			wantError(t, err, conduit.ReasonPeerLost, conduit.OutcomeUnknown)
+			unknown++
+		}
+	}
+}
+
+// All refuse: the caller hears the last one's refusal, after as many attempts as
+// there may be.
+func TestAllRefuse(t *testing.T) {
+	a, b, c := startPeer(t, "a", full), startPeer(t, "b", full), startPeer(t, "c", full)
+	d := startPeer(t, "d", full)
+	r := newRig(t, nil, a, b, c, d)
+	_, err := r.call(workAddress, "Plain")
+	wantError(t, err, conduit.ReasonOverloaded, conduit.Refused)
+	if n := a.calls.Load() + b.calls.Load() + c.calls.Load() + d.calls.Load(); n != locator.DefaultAttempts {
+		t.Errorf("%d attempts", n)
+	}
+	if got := wait(t, r.ended, "the end"); got != conduit.Refused {
+		t.Errorf("it ended as %s", got)
+	}
+}
+
+// A call that this instance may take and refuses after all goes to a peer; one that
+// it takes goes nowhere else.
+func TestHereFirst(t *testing.T) {
+	p := startPeer(t, "a", answers)
+	here := &local{standing: locator.Standing{Hosted: true, Ready: true, Room: true}}
+	r := newRig(t, here, p)
+	asked, takes := 0, false
+	r.door.Here = func(c Call, inv *frame.Invoke) *conduit.Error {
+		asked++
+		if !takes {
+			return &conduit.Error{Code: conduit.ResourceExhausted, Reason: conduit.ReasonNoCapacity, Outcome: conduit.Refused, Retryable: true, Message: "room has gone"}
+		}
+		in, ok := c.(*link.Incoming)
+		if !ok || string(inv.Method) != "Plain" {
+			t.Errorf("it is a %T of %s", c, inv.Method)
+			return conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Refused, "no")
+		}
+		in.Serve(func(_ context.Context, s *link.ServerCall) error {
+			s.Return(conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(`"here"`)})
+			return nil
+		})
+		return nil
+	}
+	if got, err := r.call(workAddress, "Plain"); err != nil || got != "a" || asked != 1 {
+		t.Errorf("%q, %v, asked %d times", got, err, asked)
+	}
+	takes = true
+	if got, err := r.call(workAddress, "Plain"); err != nil || got != "here" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if p.calls.Load() != 1 {
+		t.Errorf("the peer was called %d times", p.calls.Load())
+	}
+}
+
+// Nobody there, an address that is none, one of another instance, and a chain that is
+// too long.
+func TestErrors(t *testing.T) {
+	r := newRig(t, nil)
+	_, err := r.call(workAddress, "Plain")
+	e, ok := errors.AsType[*conduit.Error](err)
+	if !ok || e.Outcome != conduit.Refused || e.Code != conduit.NotFound && e.Code != conduit.Unavailable {
+		t.Errorf("nobody there: %v", err)
+	}
+	_, err = r.call(address.RandomInstanceID().String()+"://work/work/test.Work", "Plain")
+	wantError(t, err, conduit.ReasonInstanceNotFound, conduit.Refused)
+
+	p := startPeer(t, "a", answers)
+	r = newRig(t, nil, p)
+	r.door.ToPeer = func(*frame.Invoke, uint32) (frame.Invoke, *conduit.Error) {
+		return frame.Invoke{}, conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonCallLoop, conduit.Refused, "a circle")
+	}
+	_, err = r.call(workAddress, "Plain")
+	wantError(t, err, conduit.ReasonCallLoop, conduit.Refused)
+	if p.calls.Load() != 0 || r.passed.Load() != 0 {
+		t.Error("it went out all the same")
+	}
+}
+
+// A request in several messages goes where it began, and is whole there.
+func TestUpload(t *testing.T) {
+	p := startPeer(t, "a", func(_ *peer, in *link.Incoming) {
+		in.Serve(func(ctx context.Context, s *link.ServerCall) error {
+			n := 0
+			for {
+				m, err := s.Recv(ctx)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					return err
+				}
+				n += len(m.Data)
+			}
+			s.Return(conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(strconv.Itoa(n))})
+			return nil
+		})
+	})
+	r := newRig(t, nil, p)
+	item := []byte(strings.Repeat("x", 50<<10))
+	got, err := conduit.Upload[int](testContext(t), r.at(workAddress), "Plain", slices.Values([][]byte{item, item, item, item, item, item, item, item, item, item}))
+	if err != nil || got != 500<<10 {
+		t.Errorf("%d, %v", got, err)
+	}
+}
+
+// Callers that make up addresses do not fill the memory.
+func TestTargetsAreBounded(t *testing.T) {
+	r := newRig(t, nil)
+	for i := range 3 * maxTargets {
+		if _, err := r.router.target(&frame.Invoke{Deployment: []byte("d" + strconv.Itoa(i)), Element: []byte("e"), Service: []byte("a.B")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(r.router.targets); n > maxTargets {
+		t.Errorf("%d targets are kept", n)
+	}
+	if _, err := r.router.target(&frame.Invoke{Deployment: []byte("d"), Element: []byte("e/f"), Service: []byte("a.B")}); err == nil || err.Reason != conduit.ReasonBadAddress {
+		t.Errorf("a bad address: %v", err)
+	}
+	one, _ := r.router.target(&frame.Invoke{Deployment: []byte("d"), Element: []byte("e"), Service: []byte("a.B"), HasOrdinal: true})
+	other, _ := r.router.target(&frame.Invoke{Deployment: []byte("d"), Element: []byte("e"), Service: []byte("a.B")})
+	if one == other {
+		t.Error("an ordinal of 0 is none")
+	}
+}
