@@ -24,10 +24,10 @@ func (redacted) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Sealed holds bytes that are not shown: the hash of a password, a stamp. They
 // are no secrets that open a door, yet what a thief would want. The zero value
-// holds none. It is immutable; see [Secret] for why there is a pointer in it.
+// holds none. It is immutable; see [Secret] for why there is a func in it.
 type Sealed struct {
 	redacted
-	b *[]byte
+	b func() []byte
 }
 
 // Seal returns a copy of b, sealed. No bytes make the zero value.
@@ -36,7 +36,7 @@ func Seal(b []byte) Sealed {
 		return Sealed{}
 	}
 	b = bytes.Clone(b)
-	return Sealed{b: &b}
+	return Sealed{b: func() []byte { return b }}
 }
 
 // Reveal returns a copy of the bytes, for a store to keep.
@@ -44,7 +44,7 @@ func (s Sealed) Reveal() []byte {
 	if s.b == nil {
 		return nil
 	}
-	return bytes.Clone(*s.b)
+	return bytes.Clone(s.b())
 }
 
 // IsZero reports whether s holds no bytes.
@@ -57,5 +57,5 @@ func (s Sealed) view() []byte {
 	if s.b == nil {
 		return nil
 	}
-	return *s.b
+	return s.b()
 }

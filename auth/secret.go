@@ -82,11 +82,15 @@ func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
 // stores keep the [SessionID] that is made from it. However it is printed, it
 // shows nothing; [Secret.Reveal] alone does. The zero value is no secret.
 //
-// It is a pointer within, since package fmt prints the fields of other types
-// without asking their methods.
+// It is a func within, since package fmt prints the fields of other types, and
+// what their pointers lead to, without asking methods. Hence it does not compare.
 type Secret struct {
 	redacted
-	b *[secretSize]byte
+	b func() *[secretSize]byte
+}
+
+func secretOf(b [secretSize]byte) Secret {
+	return Secret{b: func() *[secretSize]byte { return &b }}
 }
 
 // NewSecret returns a new secret of a user.
@@ -100,7 +104,7 @@ func NewSecret(user UserID) Secret {
 func newSecret(b [secretSize]byte, user UserID) Secret {
 	copy(b[secretUserAt:], user[:])
 	binary.LittleEndian.PutUint32(b[:], secretSum(&b))
-	return Secret{b: &b}
+	return secretOf(b)
 }
 
 // ParseSecret reads the text of a secret, in either case of its hex digits. The
@@ -110,7 +114,7 @@ func ParseSecret(text []byte) (Secret, error) {
 	if !decodeSecret(&b, text) {
 		return Secret{}, malformedSecret()
 	}
-	return Secret{b: &b}, nil
+	return secretOf(b), nil
 }
 
 func malformedSecret() *conduit.Error {
@@ -120,15 +124,24 @@ func malformedSecret() *conduit.Error {
 // decodeSecret reads a secret's text without allocating. What is in b after it
 // returned false is of no meaning.
 func decodeSecret(b *[secretSize]byte, text []byte) bool {
-	return len(text) == SecretLen && unhex(b[:], text) && binary.LittleEndian.Uint32(b[:]) == secretSum(b)
+	return len(text) == SecretLen && unhex(b[:], text) && checks(b)
 }
 
-// secretSum is the CRC that b should have. It takes no copy of b: a CRC is
-// continued over slices.
+// checks says whether the CRC of a secret is right.
+func checks(b *[secretSize]byte) bool { return binary.LittleEndian.Uint32(b[:]) == secretSum(b) }
+
+// afterZeros is what a CRC-32 is at inside after four bytes of zero.
+const afterZeros uint32 = 0xdebb20e3
+
+// secretSum is the CRC that b should have, as crc32.ChecksumIEEE of b with its
+// first four bytes zero has it. That one takes no array without moving it to the
+// heap, and a reader calls this for each call.
 func secretSum(b *[secretSize]byte) uint32 {
-	var none [secretRandomAt]byte
-	sum := crc32.Update(0, crc32.IEEETable, none[:])
-	return crc32.Update(sum, crc32.IEEETable, b[secretRandomAt:])
+	sum := afterZeros
+	for _, c := range b[secretRandomAt:] {
+		sum = crc32.IEEETable[byte(sum)^c] ^ sum>>8
+	}
+	return ^sum
 }
 
 // User returns the id of the user that the secret says it is of. Whether that
@@ -147,38 +160,36 @@ func (s Secret) Reveal() string {
 	if s.b == nil {
 		return ""
 	}
-	return hex.EncodeToString(s.b[:])
+	return hex.EncodeToString(s.b()[:])
 }
 
 func (s Secret) bytes() []byte {
 	if s.b == nil {
 		return make([]byte, secretSize) // its CRC is wrong: no store has a session for it
 	}
-	return s.b[:]
+	return s.b()[:]
 }
 
 // unhex is hex.Decode for exactly len(dst) bytes, without an error to allocate.
 func unhex(dst, src []byte) bool {
-	const invalid = 0xff
-	digit := func(c byte) byte {
-		switch {
-		case c >= '0' && c <= '9':
-			return c - '0'
-		case c >= 'a' && c <= 'f':
-			return c - 'a' + 10
-		case c >= 'A' && c <= 'F':
-			return c - 'A' + 10
-		}
-		return invalid
-	}
 	var bad byte
 	for i := range dst {
-		high, low := digit(src[2*i]), digit(src[2*i+1])
+		high, low := digits[src[2*i]], digits[src[2*i+1]]
 		bad |= high | low
 		dst[i] = high<<4 | low&0xf
 	}
 	return bad&0xf0 == 0
 }
+
+// digits has the value of each byte as a hex digit, 0xff for all others.
+const digits = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\xff\xff\xff\xff\xff\xff" +
+	"\xff\x0a\x0b\x0c\x0d\x0e\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\x0a\x0b\x0c\x0d\x0e\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
 
 // fill fills b with random bytes; crypto/rand never fails to, it ends the program
 // rather than return an error.

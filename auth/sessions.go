@@ -154,8 +154,8 @@ type entry struct {
 
 // validity is immutable.
 type validity struct {
+	until      int64 // Grant.Expires in ns of Unix time; first, beside the principal
 	grant      Grant
-	until      int64 // Grant.Expires in ns of Unix time
 	life       time.Duration
 	generation uint64
 }
@@ -234,14 +234,39 @@ func (s *Sessions) Stats() Stats {
 // without allocating, so that a link's reader may call it. If known is false,
 // only [Sessions.Validate] can tell. The secret is not kept.
 func (s *Sessions) Cached(secret []byte) (g Grant, err *conduit.Error, known bool) {
-	var raw [secretSize]byte
-	if !decodeSecret(&raw, secret) {
-		return Grant{}, s.malformed, true
+	v, err, known := s.find(secret)
+	if v == nil {
+		return Grant{}, err, known
 	}
-	return s.cached(sha256.Sum256(raw[:]))
+	return v.grant, nil, true
 }
 
-func (s *Sessions) cached(key secretKey) (Grant, *conduit.Error, bool) {
+// CachedAs is Cached for a call that wants to run as a session: see [SessionFunc].
+func (s *Sessions) CachedAs(secret []byte) (p Principal, err *conduit.Error, known bool) {
+	v, err, known := s.find(secret)
+	switch {
+	case v == nil:
+		return Principal{}, err, known
+	case !v.grant.Instance.IsZero():
+		return Principal{}, s.bound, true
+	}
+	return v.grant.Principal, nil, true
+}
+
+// find returns what is remembered of a secret: a validity, an error, or neither.
+func (s *Sessions) find(secret []byte) (v *validity, err *conduit.Error, known bool) {
+	var raw [secretSize]byte
+	if len(secret) != SecretLen || !unhex(raw[:], secret) {
+		return nil, s.malformed, true
+	}
+	// What is remembered passed the check of its CRC once.
+	if v, err, known = s.cached(sha256.Sum256(raw[:])); !known && !checks(&raw) {
+		return nil, s.malformed, true
+	}
+	return v, err, known
+}
+
+func (s *Sessions) cached(key secretKey) (*validity, *conduit.Error, bool) {
 	sh := s.shard(key)
 	sh.mu.RLock()
 	e := sh.entries[key]
@@ -249,33 +274,24 @@ func (s *Sessions) cached(key secretKey) (Grant, *conduit.Error, bool) {
 		bad, ok := sh.bad[key]
 		sh.mu.RUnlock()
 		if ok && time.Since(s.start) < bad.until {
-			return Grant{}, bad.err, true
+			return nil, bad.err, true
 		}
-		return Grant{}, nil, false
+		return nil, nil, false
 	}
 	sh.mu.RUnlock()
 	v, now := e.state.Load(), s.o.Now().UnixNano()
 	if now >= v.until {
-		return Grant{}, nil, false // another instance may have moved its expiry
+		return nil, nil, false // another instance may have moved its expiry
 	}
 	// All readers would fight for this word if each of them wrote it.
 	if age := now - e.seen.Load(); age > int64(time.Second) || age < 0 {
 		e.seen.Store(now)
 	}
 	sh.hits.Add(1)
-	return v.grant, nil, true
+	return v, nil, true
 }
 
 func (s *Sessions) shard(key secretKey) *shard { return &s.shards[key[0]%shards] }
-
-// CachedAs is Cached for a call that wants to run as a session: see [SessionFunc].
-func (s *Sessions) CachedAs(secret []byte) (p Principal, err *conduit.Error, known bool) {
-	g, err, known := s.Cached(secret)
-	if known && err == nil && !g.Instance.IsZero() {
-		return Principal{}, s.bound, true
-	}
-	return g.Principal, err, known
-}
 
 // As returns the SessionFunc of a link, which waits for the store until ctx ends.
 func (s *Sessions) As(ctx context.Context, link string) SessionFunc {
@@ -301,10 +317,13 @@ func (s *Sessions) Validate(ctx context.Context, secret []byte, link string) (Gr
 		return Grant{}, s.malformed
 	}
 	key := secretKey(sha256.Sum256(raw[:]))
-	if g, err, known := s.cached(key); known {
-		return g, err
+	switch v, err, known := s.cached(key); {
+	case v != nil:
+		return v.grant, nil
+	case known:
+		return Grant{}, err
 	}
-	f, err := s.fly(key, Secret{b: &raw}, link) //nolint:contextcheck // a lookup outlives who began it: others wait for it
+	f, err := s.fly(key, secretOf(raw), link) //nolint:contextcheck // a lookup outlives who began it: others wait for it
 	if err != nil {
 		return Grant{}, err
 	}
@@ -621,12 +640,17 @@ func (p *poller) note(err error) {
 func (p *poller) expire() {
 	now := p.s.o.Now().UnixNano()
 	over := func(v *validity) bool { return now >= v.until }
+	watched := false
 	for i := range p.s.shards {
 		sh := &p.s.shards[i]
 		sh.mu.Lock()
 		for key, e := range sh.entries {
-			if len(e.watchers) == 0 && over(e.state.Load()) {
+			switch {
+			case !over(e.state.Load()):
+			case len(e.watchers) == 0:
 				delete(sh.entries, key)
+			default:
+				watched = true
 			}
 		}
 		for key, bad := range sh.bad {
@@ -636,7 +660,7 @@ func (p *poller) expire() {
 		}
 		sh.mu.Unlock()
 	}
-	if !p.compare(over) {
+	if watched && !p.compare(over) {
 		p.drop(over)
 	}
 }

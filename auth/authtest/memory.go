@@ -21,7 +21,9 @@ type Memory struct {
 	mu         sync.Mutex
 	generation uint64
 	users      map[string]auth.User
+	names      map[auth.UserID]string
 	sessions   map[auth.SessionID]auth.Session
+	held       map[auth.UserID]int // how many sessions a user has
 	fault      func(op string) error
 	counts     map[string]int
 	closed     bool
@@ -29,7 +31,7 @@ type Memory struct {
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{id: auth.NewStoreID(), users: map[string]auth.User{}, sessions: map[auth.SessionID]auth.Session{}, counts: map[string]int{}}
+	return &Memory{id: auth.NewStoreID(), users: map[string]auth.User{}, names: map[auth.UserID]string{}, sessions: map[auth.SessionID]auth.Session{}, held: map[auth.UserID]int{}, counts: map[string]int{}}
 }
 
 // Fail has fault asked before each operation, by its method's name: it may
@@ -114,12 +116,11 @@ func (m *Memory) AddUser(ctx context.Context, u auth.User) error {
 		return err
 	}
 	defer leave()
-	for _, v := range m.users {
-		if v.Name == u.Name || v.ID == u.ID {
-			return auth.ErrUserExists(u.Name)
-		}
+	_, named := m.users[u.Name]
+	if _, known := m.names[u.ID]; named || known {
+		return auth.ErrUserExists(u.Name)
 	}
-	m.users[u.Name] = u
+	m.users[u.Name], m.names[u.ID] = u, u.Name
 	return nil
 }
 
@@ -192,6 +193,7 @@ func (m *Memory) RemoveUser(ctx context.Context, name string) error {
 		return auth.ErrUserNotFound(name)
 	}
 	delete(m.users, name)
+	delete(m.names, u.ID)
 	m.end(u.ID)
 	m.generation++
 	return nil
@@ -199,19 +201,21 @@ func (m *Memory) RemoveUser(ctx context.Context, name string) error {
 
 // end removes a user's sessions.
 func (m *Memory) end(user auth.UserID) int {
-	before := len(m.sessions)
 	maps.DeleteFunc(m.sessions, func(_ auth.SessionID, s auth.Session) bool { return s.User == user })
-	return before - len(m.sessions)
+	n := m.held[user]
+	delete(m.held, user)
+	return n
+}
+
+func (m *Memory) remove(s auth.Session) {
+	delete(m.sessions, s.ID)
+	m.held[s.User]--
 }
 
 // byID returns the user with an id.
 func (m *Memory) byID(id auth.UserID) (auth.User, bool) {
-	for _, u := range m.users {
-		if u.ID == id {
-			return u, true
-		}
-	}
-	return auth.User{}, false
+	name, ok := m.names[id]
+	return m.users[name], ok
 }
 
 // AddSession adds a session.
@@ -225,18 +229,18 @@ func (m *Memory) AddSession(ctx context.Context, s auth.Session, stamp auth.Seal
 	if !ok || u.Disabled || !u.Stamp.Equal(stamp) {
 		return auth.ErrUserChanged()
 	}
-	var of []auth.Session
-	for _, other := range m.sessions {
-		if other.User == s.User {
-			of = append(of, other)
+	if m.held[s.User] >= auth.MaxSessions {
+		first := auth.Session{}
+		for _, other := range m.sessions {
+			if other.User == s.User && (first.ID.IsZero() || other.Expires.Before(first.Expires)) {
+				first = other
+			}
 		}
-	}
-	slices.SortFunc(of, func(a, b auth.Session) int { return a.Expires.Compare(b.Expires) })
-	for _, old := range of[:max(0, len(of)+1-auth.MaxSessions)] {
-		delete(m.sessions, old.ID)
+		m.remove(first)
 		m.generation++
 	}
 	m.sessions[s.ID] = s
+	m.held[s.User]++
 	return nil
 }
 
@@ -265,14 +269,10 @@ func (m *Memory) Recheck(ctx context.Context, ids []auth.SessionID) ([]auth.Foun
 		return nil, 0, err
 	}
 	defer leave()
-	users := make(map[auth.UserID]auth.User, len(m.users))
-	for _, u := range m.users {
-		users[u.ID] = u
-	}
 	found := make([]auth.Found, len(ids))
 	for i, id := range ids {
 		if s, ok := m.sessions[id]; ok {
-			found[i] = auth.Found{User: users[s.User], Session: s, Generation: m.generation}
+			found[i] = auth.Found{User: m.users[m.names[s.User]], Session: s, Generation: m.generation}
 		}
 	}
 	return found, m.generation, nil
@@ -302,10 +302,11 @@ func (m *Memory) RemoveSession(ctx context.Context, id auth.SessionID) error {
 		return err
 	}
 	defer leave()
-	if _, ok := m.sessions[id]; !ok {
+	s, ok := m.sessions[id]
+	if !ok {
 		return auth.ErrSessionNotFound()
 	}
-	delete(m.sessions, id)
+	m.remove(s)
 	m.generation++
 	return nil
 }
@@ -350,12 +351,11 @@ func (m *Memory) Sweep(ctx context.Context, before time.Time) (int, error) {
 	}
 	defer leave()
 	n := 0
-	maps.DeleteFunc(m.sessions, func(_ auth.SessionID, s auth.Session) bool {
+	for _, s := range m.sessions {
 		if n < auth.MaxBatch && s.Expires.Before(before) {
 			n++
-			return true
+			m.remove(s)
 		}
-		return false
-	})
+	}
 	return n, nil
 }
