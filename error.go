@@ -14,6 +14,8 @@ const (
 	ReasonAborted            = "aborted"              // the caller or the link's owner ended it
 	ReasonBadAddress         = "bad_address"          // the address does not parse
 	ReasonBadContent         = "bad_content"          // a message does not decode as its content type
+	ReasonBadStore           = "bad_store"            // the auth store is damaged, or another program's
+	ReasonBadUser            = "bad_user"             // a name, level or password that no user may have
 	ReasonCallLoop           = "call_loop"            // over 16 elements in a chain
 	ReasonCanceled           = "canceled"             // the caller cancelled
 	ReasonCordoned           = "cordoned"             // takes no new units
@@ -37,8 +39,14 @@ const (
 	ReasonPluginStarting     = "plugin_starting"      // the element is not ready yet
 	ReasonProtocol           = "protocol"             // the other end broke the protocol
 	ReasonServiceNotFound    = "service_not_found"    // the element exports no such service
+	ReasonSessionExpired     = "session_expired"      // the session has ended by its time, or was revoked
+	ReasonSessionNotFound    = "session_not_found"    // the auth store has no such session
+	ReasonStoreUnavailable   = "store_unavailable"    // the auth store cannot be read or written just now
+	ReasonTooManyAttempts    = "too_many_attempts"    // wrong passwords or secrets, too many too fast
 	ReasonUnauthenticated    = "unauthenticated"      // no or a bad proof of who calls
 	ReasonUnspecified        = "unspecified"          // the element gave no reason
+	ReasonUserExists         = "user_exists"          // the auth store has a user of that name
+	ReasonUserNotFound       = "user_not_found"       // the auth store has no such user
 	ReasonWrongShape         = "wrong_shape"          // the method is of another shape than it was called as
 )
 

@@ -32,13 +32,16 @@ type layer struct {
 const (
 	backoff    = "github.com/cenkalti/backoff/v5"
 	bbolt      = "go.etcd.io/bbolt"
+	crypto     = "golang.org/x/crypto"
 	etcd       = "go.etcd.io/etcd/client/v3"
 	grpc       = "google.golang.org/grpc"
 	hclog      = "github.com/hashicorp/go-hclog"
 	prometheus = "github.com/prometheus/client_golang"
 	protobuf   = "google.golang.org/protobuf"
+	rate       = "golang.org/x/time/rate"
 	sync       = "golang.org/x/sync"
 	sys        = "golang.org/x/sys"
+	text       = "golang.org/x/text"
 	yaml       = "go.yaml.in/yaml/v4"
 )
 
@@ -97,12 +100,16 @@ var layers = map[string]layer{
 	"auth": {
 		why:   "who is calling: users, sessions, levels; it speaks of principals, not of links",
 		local: []string{".", "address", "internal/frame"},
+		third: []string{crypto, text, rate}, // argon2id, one form of a password, attempts
+	},
+	"auth/authtest": {
+		why:   "what every store of users must do, as a test that each runs, and one in memory",
+		local: []string{".", "address", "auth"},
 	},
 	"auth/boltstore": {
-		why:     "users and sessions in a file that the instances of one machine share",
-		local:   []string{".", "address", "auth"},
-		third:   []string{bbolt},
-		planned: true,
+		why:   "users and sessions in a file that the instances of one machine share",
+		local: []string{".", "address", "auth"},
+		third: []string{bbolt},
 	},
 	"auth/etcdstore": {
 		why:     "users and sessions of a cluster",

@@ -13,7 +13,17 @@ type Principal struct {
 // denied is the error of a principal that cannot be established. Nothing has
 // been started when one is returned, so its outcome is Refused.
 func denied(format string, args ...any) *conduit.Error {
-	e := conduit.Errorf(conduit.Unauthenticated, conduit.ReasonUnauthenticated, conduit.Refused, format, args...)
+	return refusal(conduit.Unauthenticated, conduit.ReasonUnauthenticated, format, args...)
+}
+
+// refusal is an error of this package. Nothing has been started when one is
+// returned, so its outcome is Refused.
+func refusal(code conduit.Code, reason, format string, args ...any) *conduit.Error {
+	e := conduit.Errorf(code, reason, conduit.Refused, format, args...)
 	e.Op = "auth"
 	return e
+}
+
+func badUser(format string, args ...any) *conduit.Error {
+	return refusal(conduit.InvalidArgument, conduit.ReasonBadUser, format, args...)
 }
