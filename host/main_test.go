@@ -253,8 +253,8 @@ func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig
 		}
 		for _, d := range h.Snapshot() {
 			for _, e := range d.Elements {
-				if e.Pid != 0 || e.Calls != 0 {
-					t.Errorf("after the stop %s has pid %d and %d calls", d.Name, e.Pid, e.Calls)
+				if e.Pid != 0 || e.Calls != 0 || e.Claims != 0 {
+					t.Errorf("after the stop %s has pid %d, %d calls and %d claims", d.Name, e.Pid, e.Calls, e.Claims)
 				}
 			}
 		}
