@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -90,10 +91,16 @@ func TestStartFiles(t *testing.T) {
 		{"cat", "/bin/cat", KindExited},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := launch(testContext(t), t, "exit0", func(cfg *LaunchConfig) { cfg.Path = c.path })
+			_, _, err := launch(testContext(t), t, "exit0", func(cfg *LaunchConfig) { cfg.Path, cfg.Source = c.path, "/deployed/file" })
 			e, ok := errors.AsType[*StartError](err)
 			if !ok || e.Kind != c.kind {
 				t.Fatalf("got %v, want kind %s", err, c.kind)
+			}
+			if s := e.Error(); !strings.HasPrefix(s, e.Message) || !strings.HasSuffix(s, "("+string(c.kind)+": /deployed/file)") || strings.Contains(s, dir) {
+				t.Errorf("what happened is to come first, and the file as people know it last: %s", s)
+			}
+			if c.name == "false" && (!strings.HasPrefix(e.Message, "it exited with status 1 before the handshake, and wrote nothing to stderr")) {
+				t.Errorf("got %s", e.Message)
 			}
 		})
 	}
@@ -121,6 +128,75 @@ func TestStartGivenUp(t *testing.T) {
 	_, _, err := launch(ctx, t, "hang", nil)
 	if e, ok := errors.AsType[*StartError](err); !ok || e.Kind != KindCanceled {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// TestStartGivenUpAtAnyMoment: however far a start has come when it is given up, its
+// process is ended at once. A start that had just succeeded was waited for until it
+// was to end by itself.
+func TestStartGivenUpAtAnyMoment(t *testing.T) {
+	for i := range 30 {
+		ctx, cancel := context.WithCancel(testContext(t))
+		// i = 0 is over before it begins; the others are spread over what a start takes.
+		timer := time.AfterFunc(time.Duration(i)*4*time.Millisecond, cancel)
+		if i == 0 {
+			cancel()
+		}
+		began := time.Now()
+		p, _, err := launch(ctx, t, "serve", nil)
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("given up after %d ms, it took %s", i*4, took)
+		}
+		if err == nil {
+			if err := p.Kill(0); err != nil {
+				t.Error(err)
+			}
+		} else if e, ok := errors.AsType[*StartError](err); !ok || e.Kind != KindCanceled {
+			t.Errorf("given up after %d ms: %v", i*4, err)
+		}
+		timer.Stop()
+		cancel()
+	}
+}
+
+// TestOpenedFileRuns: what was opened runs, though its path names something else by now.
+func TestOpenedFileRuns(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux runs an opened file")
+	}
+	ctx := testContext(t)
+	path := filepath.Join(t.TempDir(), "plugin")
+	var f *os.File
+	p, _, err := launch(ctx, t, "serve", func(cfg *LaunchConfig) {
+		b, err := os.ReadFile(cfg.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, b, 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		if f, err = os.Open(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Remove(path), os.Symlink("/bin/false", path)); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Path, cfg.File = path, f
+	})
+	_ = f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := p.Describe(ctx); err != nil || d.GetElement() != "fixture" {
+		t.Errorf("%v, %v", d, err)
+	}
+	up(ctx, t, p)
+	h, err := p.Health(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fds := h.GetDetails()["fds"]; strings.Contains(fds, path) {
+		t.Errorf("the plugin has its binary open: %s", fds)
 	}
 }
 

@@ -2,6 +2,8 @@ package pluginlink
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"syscall"
 
@@ -10,6 +12,21 @@ import (
 
 // errBadArch is what only some systems say of a program for another machine.
 var errBadArch = errors.New("bad CPU type")
+
+// execPath names what is run: the opened file itself, whatever its path has come to
+// name. Of the host's own descriptor, since the child's is closed by exec.
+func execPath(cfg *LaunchConfig) string {
+	if cfg.File == nil {
+		return cfg.Path
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), cfg.File.Fd())
+	opened, err1 := cfg.File.Stat()
+	named, err2 := os.Stat(path)
+	if err1 != nil || err2 != nil || !os.SameFile(opened, named) {
+		return cfg.Path // no /proc, or not this process's
+	}
+	return path
+}
 
 // processAttr puts the plugin into a process group of its own, so that it gets
 // no Ctrl-C of the terminal's and can be killed with its children, and has the

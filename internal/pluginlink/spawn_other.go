@@ -12,6 +12,9 @@ import (
 // errBadArch is what only some systems say of a program for another machine.
 var errBadArch error = syscall.Errno(86) // EBADARCH of macOS
 
+// execPath names what is run. An opened file cannot be run here.
+func execPath(cfg *LaunchConfig) string { return cfg.Path }
+
 // processAttr puts the plugin into a process group of its own. There is no
 // parent-death signal here: the plugin watches its parent itself.
 func processAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
