@@ -432,7 +432,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p, err := openPrivate(private, sockets)
+	p, err := openPrivate(private, sockets, false)
 	if err != nil {
 		t.Fatal(err)
 	}
