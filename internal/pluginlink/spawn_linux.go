@@ -3,6 +3,7 @@ package pluginlink
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"syscall"
@@ -26,6 +27,14 @@ func execPath(cfg *LaunchConfig) string {
 		return cfg.Path // no /proc, or not this process's
 	}
 	return path
+}
+
+// keepDescriptors keeps all descriptors but the standard ones from the processes that
+// this one starts.
+func keepDescriptors() {
+	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) != nil { // before Linux 5.11
+		keepListed()
+	}
 }
 
 // processAttr puts the plugin into a process group of its own, so that it gets

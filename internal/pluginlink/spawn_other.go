@@ -15,6 +15,10 @@ var errBadArch error = syscall.Errno(86) // EBADARCH of macOS
 // execPath names what is run. An opened file cannot be run here.
 func execPath(cfg *LaunchConfig) string { return cfg.Path }
 
+// keepDescriptors keeps all descriptors but the standard ones from the processes that
+// this one starts.
+func keepDescriptors() { keepListed() }
+
 // processAttr puts the plugin into a process group of its own. There is no
 // parent-death signal here: the plugin watches its parent itself.
 func processAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
