@@ -61,6 +61,12 @@ func fixture(name string) {
 	case "noisy":
 		fmt.Print("\xef\xbb\xbf\n\n\r\nloading cfg...\r\nprogress |=====>   |  50 % | eta 3 s\n\x1b[31mred\x1b[0m\n")
 		serveFixture(name)
+	case "glued":
+		fmt.Print("loading 1")
+		serveFixture(name)
+	case "glued-blank":
+		fmt.Print("\n \t")
+		serveFixture(name)
 	case "crlf":
 		rewriteStdout(func(line string) string { return "\xef\xbb\xbf" + line + "\r\n" })
 		serveFixture(name)

@@ -200,29 +200,69 @@ func TestOpenedFileRuns(t *testing.T) {
 	}
 }
 
-// TestNoise: what a plugin prints before the handshake is skipped and logged.
+// TestNoise: what a plugin prints before the handshake is skipped, and quoted in the
+// log, whatever it is.
 func TestNoise(t *testing.T) {
-	ctx := testContext(t)
-	p, log, err := launch(ctx, t, "noisy", nil)
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		fixture string
+		lines   []string // of the log, in order
+	}{
+		{"serve", nil},
+		{"noisy", []string{`"\xef\xbb\xbf"`, `""`, `"\x0d"`, `"loading cfg...\x0d"`, `"progress |=====>   |  50 % | eta 3 s"`, `"\x1b[31mred\x1b[0m"`}},
+		{"crlf", []string{`"\xef\xbb\xbf1|1|unix|DIR`}},
+		{"glued", []string{`"loading 1"`}},
+		{"glued-blank", []string{`""`, `" ` + "\t" + `1|1|unix|DIR`}},
+	} {
+		t.Run(c.fixture, func(t *testing.T) {
+			ctx := testContext(t)
+			var sockets string
+			p, log, err := launch(ctx, t, c.fixture, func(cfg *LaunchConfig) { sockets = cfg.SocketDir })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, err := p.Describe(ctx); err != nil || d.GetElement() != "fixture" {
+				t.Fatalf("%v, %v", d, err)
+			}
+			if err := p.Kill(0); err != nil { // then all is logged
+				t.Fatal(err)
+			}
+			var got []string
+			log.count(func(r map[string]any) bool {
+				line, ok := r["line"].(string)
+				if ok {
+					got = append(got, line)
+				}
+				return ok
+			})
+			if len(got) != len(c.lines) {
+				t.Fatalf("the log quotes %q, want %q", got, c.lines)
+			}
+			for i, want := range c.lines {
+				if want = strings.ReplaceAll(want, "DIR", sockets); !strings.HasPrefix(got[i], want) || strings.HasSuffix(c.lines[i], `"`) && got[i] != want {
+					t.Errorf("line %d is %q, want %q", i, got[i], want)
+				}
+			}
+		})
 	}
-	if _, err := p.Describe(ctx); err != nil {
-		t.Fatal(err)
-	}
-	log.await(ctx, t, "the quoted line", has("line", "loading cfg..."))
-	log.await(ctx, t, "the escaped line", has("line", `\x1b[31mred\x1b[0m`))
-	log.await(ctx, t, "the line with bars", has("line", "eta 3 s"))
 }
 
-func TestHandshakeWithMarkAndReturn(t *testing.T) {
-	ctx := testContext(t)
-	p, _, err := launch(ctx, t, "crlf", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Describe(ctx); err != nil {
-		t.Fatal(err)
+// TestSplitAnnouncement: digits before a glued handshake are not its version, and bars
+// alone are no handshake.
+func TestSplitAnnouncement(t *testing.T) {
+	for _, c := range []struct{ line, noise, handshake string }{
+		{"1|1|unix|/s/p|grpc", "", "1|1|unix|/s/p|grpc"},
+		{"\xef\xbb\xbf1|1|unix|/s/p|grpc|\r", "", "1|1|unix|/s/p|grpc|"},
+		{"no newline 1|1|unix|/s/p|grpc", "no newline ", "1|1|unix|/s/p|grpc"},
+		{"50 % of 101|1|unix|/s/p|grpc", "50 % of 10", "1|1|unix|/s/p|grpc"},
+		{"a|b|1|12|tcp|127.0.0.1:1|grpc", "a|b|", "1|12|tcp|127.0.0.1:1|grpc"},
+		{"progress |=====>   |  50 % | eta", "progress |=====>   |  50 % | eta", ""},
+		{"1|1|udp|x|grpc", "1|1|udp|x|grpc", ""},
+		{"", "", ""},
+	} {
+		noise, handshake, _, ok := splitAnnouncement([]byte(c.line))
+		if string(noise) != c.noise || string(handshake) != c.handshake || ok != (c.handshake != "") {
+			t.Errorf("%q: %q, %q, %v", c.line, noise, handshake, ok)
+		}
 	}
 }
 

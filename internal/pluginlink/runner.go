@@ -142,6 +142,7 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 // else, until the end.
 func (p *child) drainStdout(r io.Reader) {
 	lines := newLineReader(r)
+	lines.raw = true // what is around the handshake is to be seen in the log
 	noise := 0
 	for announced := false; ; {
 		line, cut, err := lines.next()
@@ -152,29 +153,37 @@ func (p *child) drainStdout(r io.Reader) {
 			p.out.line("stdout", line, cut)
 			continue
 		}
-		line = trimChatter(line)
-		if len(line) == 0 {
-			continue
-		}
-		if a, ok := parseAnnouncement(string(line)); ok && cut == 0 {
-			announced = true
+		skipped, handshake, a, ok := splitAnnouncement(line)
+		if ok && cut == 0 {
+			announced, lines.raw = true, false
+			switch {
+			case len(skipped) > 0:
+				p.skipped("the plugin printed text before its handshake and did not end the line; it was skipped, stdout must carry the handshake only", skipped)
+			case len(handshake) < len(line):
+				p.skipped("the plugin's handshake has more around it than the end of its line, which was ignored; stdout must carry the handshake only", line)
+			}
 			if fault := a.check(p.cfg.Source, p.socketDir); fault != nil {
 				_ = p.refuse(fault)
 				continue
 			}
 			// go-plugin's scanner takes it at once; at the latest the exit ends the wait.
-			_, _ = p.stdoutW.Write(append(line, '\n'))
+			_, _ = p.stdoutW.Write(append(handshake, '\n'))
 			continue
 		}
 		if noise++; noise <= maxNoiseShown {
-			p.cfg.Log.Warn("the plugin printed to stdout before its handshake; the line was skipped, stdout must carry the handshake only",
-				"line", shorten(clean(string(line[:min(len(line), 4*noiseShown)])), noiseShown))
+			p.skipped("the plugin printed to stdout before its handshake; the line was skipped, stdout must carry the handshake only", line)
 		}
 		if noise > maxNoise {
 			_ = p.refuse(&StartError{Kind: KindNotPlugin, Path: p.cfg.Source, Message: fmt.Sprintf("it printed more than %d lines on stdout and no handshake; call pluginapi.Main first in main", maxNoise)})
 			announced = true
 		}
 	}
+}
+
+// skipped logs what a plugin printed before its handshake, in quotes, since it may be
+// nothing but space.
+func (p *child) skipped(what string, text []byte) {
+	p.cfg.Log.Warn(what, "line", `"`+shorten(clean(string(text[:min(len(text), 4*noiseShown)])), noiseShown)+`"`)
 }
 
 // refuse keeps why the start failed and ends the process.
