@@ -141,7 +141,7 @@ func (i *instance) openListeners(ctx context.Context) (cluster, opsListener net.
 }
 
 func (i *instance) serveOps(l net.Listener) {
-	i.ops = ops.New(ops.Options{Unready: i.unready, Log: slogTo(i.log.Named("ops"))})
+	i.ops = ops.New(ops.Options{Unready: i.unready, Notes: i.notes, Log: slogTo(i.log.Named("ops"))})
 	i.run("ops listener", func() error { return i.ops.Serve(l) })
 }
 
@@ -219,6 +219,14 @@ func (i *instance) unready() []string {
 	default:
 		return i.host.unready()
 	}
+}
+
+// notes says what is to be known beside unready, which see.
+func (i *instance) notes() []string {
+	if !i.started.Load() {
+		return nil // host may not be there yet
+	}
+	return i.host.notes()
 }
 
 // drainUntil ends the instance in order, or at once when a second signal comes.

@@ -3,13 +3,16 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // served is a running `serve` process.
@@ -109,6 +112,28 @@ func TestServe(t *testing.T) {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log does not say %q:\n%s", want, log)
 		}
+	}
+}
+
+// An element that was given up keeps no instance from being ready, and /readyz names it.
+func TestServeReadyWithElementGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	past := time.Now().Add(-time.Minute)
+	file := filepath.Join(dir, "page")
+	if err := errors.Join(os.WriteFile(file, []byte("<html>404</html>"), 0o755), os.Chtimes(file, past, past)); err != nil { //nolint:gosec // deployed as a program
+		t.Fatal(err)
+	}
+	s := serve(t, "--host-deployments", dir)
+	wait(t, s.ready, "ready")
+	status, body := get(t, s.ops+"/readyz")
+	if want := "ok\ngiven up: deployment page: element (not yet known) is refused (not_a_plugin); why: conduit-host ls elements -o json\n"; status != 200 || body != want {
+		t.Errorf("/readyz: %d %q, want %q", status, body, want)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, log := s.end(t); status != exitDone {
+		t.Errorf("exit %d:\n%s", status, log)
 	}
 }
 
