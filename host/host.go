@@ -35,6 +35,7 @@ type Host struct {
 	// Set by Run before anything is started.
 	priv    *private
 	store   *store
+	owner   string // marks the processes that it starts
 	spawner *pluginlink.Spawner
 
 	ready     chan struct{}
@@ -100,6 +101,9 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	defer h.priv.close()
 	scanner.store.dir = filepath.Join(h.priv.dir, "bin")
 	h.store = scanner.store
+	if err := h.sweepProcesses(); err != nil {
+		return err
+	}
 	h.spawner = pluginlink.NewSpawner()
 	defer h.spawner.Close()
 
@@ -118,6 +122,22 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	stopElements()
 	for _, e := range elements {
 		<-e.done
+	}
+	return nil
+}
+
+// sweepProcesses ends what plugins of a host before this one have left running. The
+// lock is held, so that host is no more.
+func (h *Host) sweepProcesses() (err error) {
+	if h.owner, err = h.priv.owner(); err != nil {
+		return fmt.Errorf("private directory: %w", err)
+	}
+	ended, err := pluginlink.Sweep(h.owner)
+	if len(ended) > 0 {
+		h.log.Warn("processes were ended that plugins had started and a host before this one left behind", "pids", ended)
+	}
+	if err != nil {
+		h.log.Warn("not all that a host before this one left behind could be ended", "error", err)
 	}
 	return nil
 }

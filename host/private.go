@@ -1,10 +1,12 @@
 package host
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,8 +27,8 @@ type private struct {
 }
 
 // openPrivate makes and locks the directory, and removes what a host that died
-// hard has left in it: sockets and half copies. Processes it cannot have left,
-// they die with their host.
+// hard has left in it: sockets and half copies. Plugins die with their host; what
+// they had started themselves, [pluginlink.Sweep] finds.
 //
 // Unless unsafe is allowed, nobody else than root and this user may be able to change
 // what is in it, or what its path leads to.
@@ -103,6 +105,28 @@ func (p *private) takeLock() error {
 	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	p.lock = f
 	return nil
+}
+
+// owner is a name that no other host's private directory has, on this machine: of the
+// directory itself, so that a copy of it has another. It marks the processes that were
+// started from here.
+func (p *private) owner() (string, error) {
+	name := filepath.Join(p.dir, "owner")
+	random, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(random) < 16 { // or cut short by a full disk
+		random = []byte(rand.Text())
+		err = os.WriteFile(name, random, 0o600)
+	}
+	if err != nil {
+		return "", err
+	}
+	info, err := p.lock.Stat()
+	if err != nil {
+		return "", err
+	}
+	sig := signatureOf(info)
+	h := sha256.Sum256(fmt.Appendf(nil, "%s %d %d", random, sig.dev, sig.ino))
+	return hex.EncodeToString(h[:16]), nil
 }
 
 // close gives the lock back. The file stays: to remove it would let two hosts

@@ -96,7 +96,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
 		Name: e.deployment, Element: name, Path: b.exec, File: f, Source: b.source, Dir: work, Env: e.h.o.Env,
-		SocketDir: e.h.priv.sockets, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
+		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
 	})
 	if err != nil {

@@ -64,6 +64,9 @@ type LaunchConfig struct {
 	MaxMessage int64
 	// NoFile bounds the process's open files; 0 = 65536, at most the host's own bound.
 	NoFile uint64
+	// Owner marks the process and all that it starts as this host's, for [Sweep]; empty
+	// = no mark. It is no secret.
+	Owner string
 	// Spawner starts it.
 	Spawner *Spawner
 	// Log takes the process's output and what is to be said of it; nil = nothing.
@@ -103,6 +106,9 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 		envHostPID + "=" + strconv.Itoa(os.Getpid()),
 		envMaxMessage + "=" + strconv.FormatInt(cfg.MaxMessage, 10),
 		envLogLevel + "=" + cfg.Log.GetLevel().String(),
+	}
+	if cfg.Owner != "" {
+		protocol = append(protocol, envOwner+"="+cfg.Owner)
 	}
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
