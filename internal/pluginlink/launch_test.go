@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,9 @@ func TestOpenedFileRuns(t *testing.T) {
 	}
 	if d, err := p.Describe(ctx); err != nil || d.GetElement() != "fixture" {
 		t.Errorf("%v, %v", d, err)
+	}
+	if name, err := os.ReadFile("/proc/" + strconv.Itoa(p.Pid()) + "/comm"); err != nil || string(name) != "fixture\n" {
+		t.Errorf("tools call it %q, %v", name, err)
 	}
 	up(ctx, t, p)
 	h, err := p.Health(ctx)

@@ -72,5 +72,9 @@ func limitProcess(pid int, noFile uint64) error {
 	return errors.Join(core, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}, nil))
 }
 
+// nameProcess says what tools such as top call this process. Without it that is the
+// last part of the path which was executed, a number.
+func nameProcess(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
+
 // redirect makes fd to another name of fd from.
 func redirect(from, to int) error { return unix.Dup3(from, to, 0) }

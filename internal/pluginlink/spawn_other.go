@@ -33,5 +33,8 @@ func reap(cmd *exec.Cmd, last func()) {
 // limitProcess cannot limit another process here.
 func limitProcess(int, uint64) error { return nil }
 
+// nameProcess has nothing to do here: the system takes the name of the file.
+func nameProcess(string) {}
+
 // redirect makes fd to another name of fd from.
 func redirect(from, to int) error { return unix.Dup2(from, to) }
