@@ -34,6 +34,8 @@ const (
 	refusedNotPlugin     = "not_a_plugin"
 	refusedWrongArch     = "wrong_arch"
 	refusedCopy          = "copy_failed"
+	refusedChecksum      = "checksum_mismatch"
+	refusedNoChecksum    = "no_checksum"
 )
 
 // damagedCopy is the kind of a start that failed since the stored copy was changed and

@@ -25,6 +25,7 @@ type signature struct {
 	dev, ino uint64
 	uid, gid uint32
 	way      string // of a link: where it leads, and who else could change that
+	sum      string // that it must have, as far as that is known
 }
 
 func signatureOf(info fs.FileInfo) signature {
@@ -55,6 +56,8 @@ type scanner struct {
 	dir    string
 	rest   time.Duration // how long a file must look the same
 	unsafe bool          // allowed
+	verify Verify
+	sums   *sums // of the present scan; nil if nothing is verified
 	store  *store
 	log    hclog.Logger
 
@@ -66,7 +69,7 @@ type scanner struct {
 
 func newScanner(o *Options, st *store) *scanner {
 	return &scanner{
-		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, store: st, log: o.Log.Named("scan"),
+		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, verify: o.Verify, store: st, log: o.Log.Named("scan"),
 		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{},
 	}
 }
@@ -109,10 +112,13 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	if err != nil {
 		return nil, 0, err
 	}
+	if s.verify == VerifyChecksum || s.verify == VerifyRequired {
+		s.sums = readSums(dir, s.unsafe)
+	}
 	present := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
-		if strings.HasPrefix(name, ".") {
+		if strings.HasPrefix(name, ".") || name == sumsName {
 			continue
 		}
 		if isLeftover(name) {
@@ -140,6 +146,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 		if e.Type()&fs.ModeSymlink != 0 {
 			sig.way = s.way(path)
 		}
+		sig.sum = s.sums.mark(name)
 		before, known := s.seen[name]
 		if before.signature != sig {
 			before = look{sig, now}
@@ -268,22 +275,37 @@ func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err 
 	if err := checkExecutable(path, info); err != nil {
 		return b, err
 	}
+	expected, err := s.sums.expects(s.verify, name, path)
+	if err != nil {
+		return b, err
+	}
 	f, err := os.Open(target)
 	if err != nil {
 		return b, openError(path, info, err)
 	}
 	defer f.Close() //nolint:errcheck // read only
-	b, err = s.store.install(f, func(copied *os.File, _ string) error {
+	b, err = s.store.install(f, func(copied *os.File, sum string) error {
 		// Of the file that was read, not of the name.
 		after, err := f.Stat()
 		if err != nil {
 			return err
 		}
 		now := signatureOf(after)
-		if now.way = sig.way; now != sig {
+		if now.way, now.sum = sig.way, sig.sum; now != sig {
 			return errMoved
 		}
-		return checkProgram(path, copied)
+		if expected != "" {
+			if err := s.sums.checkSum(expected, sum, path); err != nil {
+				return err
+			}
+		}
+		if err := checkProgram(path, copied); err != nil {
+			return err
+		}
+		if s.sums != nil && expected == "" {
+			s.log.Warn("a plugin is taken whose checksum is not known", "file", path, "list", s.sums.path, "sha256", sum)
+		}
+		return nil
 	})
 	b.source = path
 	return b, err

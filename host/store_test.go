@@ -218,6 +218,7 @@ func BenchmarkStoreOpen(b *testing.B) {
 		b.Fatal(err)
 	}
 	open := func(b *testing.B) {
+		b.Helper()
 		f, err := s.open(bin.sum)
 		if err != nil {
 			b.Fatal(err)

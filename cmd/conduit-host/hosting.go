@@ -65,6 +65,7 @@ func hostOptions(c *config.Config) host.Options {
 	o := host.Options{
 		Private:      filepath.Join(c.PrivateDir(), "host"),
 		AllowUnsafe:  c.Bool("host.allow_unsafe"),
+		Verify:       host.Verify(c.String("host.verify")),
 		StartTimeout: c.Duration("host.start_timeout"),
 		ReadyTimeout: c.Duration("host.ready_timeout"),
 		DrainTimeout: max(c.Duration("drain.timeout"), time.Nanosecond), // 0 would be the host's own default

@@ -123,10 +123,22 @@ func TestServeReadyWithElementGivenUp(t *testing.T) {
 	if err := errors.Join(os.WriteFile(file, []byte("<html>404</html>"), 0o755), os.Chtimes(file, past, past)); err != nil { //nolint:gosec // deployed as a program
 		t.Fatal(err)
 	}
-	s := serve(t, "--host-deployments", dir)
+	// A plugin that is one, and that nobody vouches for.
+	echo, err := os.ReadFile(echoBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(dir, "echo")
+	if err := errors.Join(os.WriteFile(file, echo, 0o755), os.Chtimes(file, past, past), os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(strings.Repeat("0", 64)+"  page\n"), 0o600)); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s := serve(t, "--host-deployments", dir, "--host-verify", "required")
 	wait(t, s.ready, "ready")
 	status, body := get(t, s.ops+"/readyz")
-	if want := "ok\ngiven up: deployment page: element (not yet known) is refused (not_a_plugin); why: conduit-host ls elements -o json\n"; status != 200 || body != want {
+	line := func(deployment, kind string) string {
+		return "given up: deployment " + deployment + ": element (not yet known) is refused (" + kind + "); why: conduit-host ls elements -o json\n"
+	}
+	if want := "ok\n" + line("echo", "no_checksum") + line("page", "checksum_mismatch"); status != 200 || body != want {
 		t.Errorf("/readyz: %d %q, want %q", status, body, want)
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {

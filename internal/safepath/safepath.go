@@ -24,9 +24,9 @@ import (
 	"syscall"
 )
 
-// Unsafe says that somebody else than root and this user can change what a path leads
+// UnsafeError says that somebody else than root and this user can change what a path leads
 // to, and how to mend it.
-type Unsafe struct {
+type UnsafeError struct {
 	// Path is what they can change: the path that was asked for, or something on the
 	// way to it.
 	Path string
@@ -35,7 +35,7 @@ type Unsafe struct {
 }
 
 // Error returns one line, the cause first and the path last.
-func (u *Unsafe) Error() string {
+func (u *UnsafeError) Error() string {
 	return fmt.Sprintf("%s; whoever can change it could run code as the host: mend the mode or owner of %s, or allow it with host.allow_unsafe", u.Why, u.Path)
 }
 
@@ -85,7 +85,7 @@ func (me who) owns(f file) bool { return f.uid == 0 || int(f.uid) == me.uid }
 const maxLinks = 40
 
 // Check looks at the whole way to path, and at its end. It returns an error of type
-// *Unsafe, or that of a step that cannot be looked at. What does not exist is nobody's:
+// *UnsafeError, or that of a step that cannot be looked at. What does not exist is nobody's:
 // when the way ends early, what there is of it has been looked at, and the error is nil.
 //
 // A relative path counts from the working directory.
@@ -95,7 +95,7 @@ func Check(path string) error { return check(path, thisUser(), os.Lstat) }
 func CheckInfo(path string, info fs.FileInfo) error {
 	if f, ok := fileOf(info); ok {
 		if why := thisUser().fault(f, false); why != "" {
-			return &Unsafe{path, why}
+			return &UnsafeError{path, why}
 		}
 	}
 	return nil
@@ -125,7 +125,7 @@ func check(path string, me who, lstat func(string) (fs.FileInfo, error)) error {
 			// directory, which was looked at. Only in a sticky one may that be left to
 			// its owner.
 			if !me.owns(f) && stickyAbove(at, lstat) {
-				return &Unsafe{at, fmt.Sprintf("it is a link that belongs to another user (%s; the host runs as %s)", UserName(f.uid), UserName(uint32(me.uid)))}
+				return &UnsafeError{at, fmt.Sprintf("it is a link that belongs to another user (%s; the host runs as %s)", UserName(f.uid), UserName(uint32(me.uid)))}
 			}
 			if links++; links > maxLinks {
 				return fmt.Errorf("%s leads through more than %d links", path, maxLinks)
@@ -142,7 +142,7 @@ func check(path string, me who, lstat func(string) (fs.FileInfo, error)) error {
 			continue // with the directory, as what is passed through or as the end
 		}
 		if why := me.fault(f, len(todo) > 0); why != "" {
-			return &Unsafe{at, why}
+			return &UnsafeError{at, why}
 		}
 		if len(todo) == 0 {
 			return nil

@@ -140,7 +140,7 @@ func TestCheck(t *testing.T) {
 				for _, r := range c.refused {
 					want = want || r == path
 				}
-				u, unsafe := errors.AsType[*Unsafe](err)
+				u, unsafe := errors.AsType[*UnsafeError](err)
 				if c.file == "" && path == "slash" {
 					want = true // the link itself is below the directory
 				}
@@ -163,7 +163,7 @@ func TestStickyLink(t *testing.T) {
 		t.Errorf("my own link: %v", err)
 	}
 	tr.as[tr.at("open/d")] = func(g *given) { g.uid = uint32(os.Geteuid()) + 1 }
-	if u, ok := errors.AsType[*Unsafe](tr.check(tr.at("open/d"))); !ok || u.Path != tr.at("open/d") || !strings.Contains(u.Why, "a link that belongs to another user") {
+	if u, ok := errors.AsType[*UnsafeError](tr.check(tr.at("open/d"))); !ok || u.Path != tr.at("open/d") || !strings.Contains(u.Why, "a link that belongs to another user") {
 		t.Errorf("another's link: %v", u)
 	}
 }
@@ -188,7 +188,7 @@ func TestRealOwner(t *testing.T) {
 	if err := os.Chmod(tr.at("open"), 0o777); err != nil { //nolint:gosec // the case
 		t.Fatal(err)
 	}
-	if u, ok := errors.AsType[*Unsafe](Check(tr.at("open/d"))); !ok || u.Path != tr.at("open") {
+	if u, ok := errors.AsType[*UnsafeError](Check(tr.at("open/d"))); !ok || u.Path != tr.at("open") {
 		t.Errorf("an open directory: %v", u)
 	}
 	if err := Check(tr.at("deployments/again")); err != nil {
@@ -200,7 +200,7 @@ func TestRealOwner(t *testing.T) {
 	if err := errors.Join(os.Chown(tr.at("deployments"), 65534, 65534), os.Chmod(tr.at("deployments"), 0o755|fs.ModeSticky)); err != nil {
 		t.Fatal(err)
 	}
-	if u, ok := errors.AsType[*Unsafe](Check(tr.at("deployments/again"))); !ok || u.Path != tr.at("deployments") {
+	if u, ok := errors.AsType[*UnsafeError](Check(tr.at("deployments/again"))); !ok || u.Path != tr.at("deployments") {
 		t.Errorf("another's directory: %v", u)
 	}
 }
