@@ -12,7 +12,10 @@ import (
 // TestServeUnsafeDirectories: an instance does not start where others choose what it
 // finds in its data or run directory; host.allow_unsafe takes it.
 func TestServeUnsafeDirectories(t *testing.T) {
-	const another = 65534
+	another := 65534
+	if os.Geteuid() == another {
+		another--
+	}
 	for _, c := range []struct {
 		what, key string
 		open      func(dir string) error
