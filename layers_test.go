@@ -149,9 +149,12 @@ var layers = map[string]layer{
 	},
 
 	// An instance.
+	"internal/safepath": {
+		why: "who else could change what a path leads to: asked of all that an instance runs or trusts",
+	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "internal/safepath", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, yaml, backoff}, // backoff: between restarts
 	},
 	"internal/router": {
@@ -184,7 +187,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

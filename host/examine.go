@@ -10,10 +10,13 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+
+	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
 // cause says why an element does not run: its file may not, or its process is
-// lost. kind is a stable name.
+// lost. kind is a stable name. reason begins with what is wrong, and names the file as
+// it was deployed at its end: a table may have room for no more than the beginning.
 type cause struct {
 	kind, reason string
 }
@@ -31,28 +34,34 @@ const (
 	refusedNotPlugin     = "not_a_plugin"
 	refusedWrongArch     = "wrong_arch"
 	refusedCopy          = "copy_failed"
+	refusedChecksum      = "checksum_mismatch"
+	refusedNoChecksum    = "no_checksum"
 )
+
+// damagedCopy is the kind of a start that failed since the stored copy was changed and
+// the file that it came from is not there to replace it.
+const damagedCopy = "copy_damaged"
 
 // checkExecutable looks at the mode, which the host never changes by itself.
 func checkExecutable(path string, info fs.FileInfo) error {
 	if info.Mode().Perm()&0o111 != 0 {
 		return nil
 	}
-	return &cause{refusedNotExecutable, fmt.Sprintf("%s has mode %04o and owner %s, and the host runs as %s: no execute bit. A copy or an archive may have lost it; chmod +x it",
-		path, info.Mode().Perm(), ownerName(info), userName(uint32(os.Geteuid())))}
+	return &cause{refusedNotExecutable, fmt.Sprintf("it has no execute bit (mode %04o, owner %s; the host runs as %s): a copy or an archive may have lost it; chmod +x %s",
+		info.Mode().Perm(), ownerName(info), safepath.UserName(uint32(os.Geteuid())), path)}
 }
 
 func openError(path string, info fs.FileInfo, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return &cause{refusedNotReadable, fmt.Sprintf("%s has mode %04o and owner %s, and the host runs as %s, which cannot read it; the host runs a copy, so it must: chmod +r it",
-			path, info.Mode().Perm(), ownerName(info), userName(uint32(os.Geteuid())))}
+		return &cause{refusedNotReadable, fmt.Sprintf("the host cannot read it (mode %04o, owner %s; the host runs as %s), and runs a copy: chmod +r %s",
+			info.Mode().Perm(), ownerName(info), safepath.UserName(uint32(os.Geteuid())), path)}
 	}
 	return err
 }
 
 func ownerName(info fs.FileInfo) string {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return userName(st.Uid)
+		return safepath.UserName(st.Uid)
 	}
 	return "unknown"
 }
@@ -75,23 +84,23 @@ var machines = map[string]elf.Machine{ //nolint:gochecknoglobals // a table that
 func checkELF(path string, r io.ReaderAt) error {
 	start := make([]byte, 4)
 	if n, _ := r.ReadAt(start, 0); n < 4 || string(start) != elf.ELFMAG {
-		return &cause{refusedNotPlugin, fmt.Sprintf("%s is no program: it begins with %q. A download may have saved an error page; build or fetch the plugin again", path, start[:n])}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program: it begins with %q; a download may have saved an error page: build or fetch %s again", start[:n], path)}
 	}
 	f, err := elf.NewFile(r)
 	if err != nil {
-		return &cause{refusedNotPlugin, fmt.Sprintf("%s is a damaged program: %v. It may have been copied in part; copy it again", path, err)}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is a damaged program: %v; it may have been copied in part: copy %s again", err, path)}
 	}
 	defer f.Close() //nolint:errcheck // it holds nothing of its own
 	if want, ok := machines[runtime.GOARCH]; ok && f.Machine != want {
-		return &cause{refusedWrongArch, fmt.Sprintf("%s is built for %s, this machine is %s; build it with GOARCH=%s", path, f.Machine, want, runtime.GOARCH)}
+		return &cause{refusedWrongArch, fmt.Sprintf("it is built for %s, this machine is %s: build %s with GOARCH=%s", f.Machine, want, path, runtime.GOARCH)}
 	}
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
-		return &cause{refusedNotPlugin, fmt.Sprintf("%s is an ELF file of type %s, not a program; build the main package", path, f.Type)}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is an ELF file of type %s, not a program: build the main package of %s", f.Type, path)}
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_LOAD {
 			if n, err := r.ReadAt(make([]byte, 1), int64(p.Off+p.Filesz)-1); p.Filesz > 0 && n == 0 {
-				return &cause{refusedNotPlugin, fmt.Sprintf("%s is cut short: %v. Copy it again", path, err)}
+				return &cause{refusedNotPlugin, fmt.Sprintf("it is cut short: %v; copy %s again", err, path)}
 			}
 		}
 	}
@@ -107,15 +116,15 @@ func checkMacho(path string, r io.ReaderAt) error {
 				return nil
 			}
 		}
-		return &cause{refusedWrongArch, fmt.Sprintf("%s holds no program for %s; build it with GOARCH=%s", path, want, runtime.GOARCH)}
+		return &cause{refusedWrongArch, fmt.Sprintf("it holds no program for %s: build %s with GOARCH=%s", want, path, runtime.GOARCH)}
 	}
 	f, err := macho.NewFile(r)
 	if err != nil {
-		return &cause{refusedNotPlugin, fmt.Sprintf("%s is no program of this system: %v; build it with GOOS=darwin", path, err)}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program of this system: %v; build %s with GOOS=darwin", err, path)}
 	}
 	defer f.Close() //nolint:errcheck // it holds nothing of its own
 	if f.Cpu != want {
-		return &cause{refusedWrongArch, fmt.Sprintf("%s is built for %s, this machine is %s; build it with GOARCH=%s", path, f.Cpu, want, runtime.GOARCH)}
+		return &cause{refusedWrongArch, fmt.Sprintf("it is built for %s, this machine is %s: build %s with GOARCH=%s", f.Cpu, want, path, runtime.GOARCH)}
 	}
 	return nil
 }

@@ -30,9 +30,12 @@ type Host struct {
 	table    atomic.Pointer[table]
 	draining atomic.Bool
 	starts   chan struct{} // a token for each start under way
+	looks    chan lookNow
 
 	// Set by Run before anything is started.
 	priv    *private
+	store   *store
+	owner   string // marks the processes that it starts
 	spawner *pluginlink.Spawner
 
 	ready     chan struct{}
@@ -63,6 +66,7 @@ func New(o Options) (*Host, error) {
 		builtinID: address.UniqueDeploymentID(address.BuiltinDeployment).String(),
 		memory:    o.Memory,
 		starts:    make(chan struct{}, o.MaxStarts),
+		looks:     make(chan lookNow),
 		ready:     make(chan struct{}), stopping: make(chan struct{}), stopped: make(chan struct{}),
 		elements: map[string]*element{},
 	}
@@ -87,15 +91,19 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	h.mu.Unlock()
 	defer close(h.stopped)
 	defer h.cancelDrain()
-	scanner := newScanner(&h.o, store{})
+	scanner := newScanner(&h.o, newStore("", h.o.AllowUnsafe))
 	if _, _, err := scanner.readDir(); err != nil {
 		return err
 	}
-	if h.priv, err = openPrivate(h.o.Private, h.o.SocketDir); err != nil {
+	if h.priv, err = openPrivate(h.o.Private, h.o.SocketDir, h.o.AllowUnsafe); err != nil {
 		return err
 	}
 	defer h.priv.close()
 	scanner.store.dir = filepath.Join(h.priv.dir, "bin")
+	h.store = scanner.store
+	if err := h.sweepProcesses(); err != nil {
+		return err
+	}
 	h.spawner = pluginlink.NewSpawner()
 	defer h.spawner.Close()
 
@@ -118,11 +126,28 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	return nil
 }
 
+// sweepProcesses ends what plugins of a host before this one have left running. The
+// lock is held, so that host is no more.
+func (h *Host) sweepProcesses() (err error) {
+	if h.owner, err = h.priv.owner(); err != nil {
+		return fmt.Errorf("private directory: %w", err)
+	}
+	ended, err := pluginlink.Sweep(h.owner)
+	if len(ended) > 0 {
+		h.log.Warn("processes were ended that plugins had started and a host before this one left behind", "pids", ended)
+	}
+	if err != nil {
+		h.log.Warn("not all that a host before this one left behind could be ended", "error", err)
+	}
+	return nil
+}
+
 // follow scans until it is time to stop.
 func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 	ticker := time.NewTicker(h.o.ScanInterval)
 	defer ticker.Stop()
 	failing := ""
+	var asked []lookNow
 	for n := 1; ; n++ {
 		found, waiting, err := s.scan(time.Now())
 		switch {
@@ -137,14 +162,53 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 			failing = err.Error()
 			h.log.Error("the deployments directory cannot be scanned; what runs goes on", "error", err)
 		}
+		for _, l := range asked {
+			l.waits <- err == nil && s.waits(l.name)
+		}
+		asked = asked[:0]
 		select {
 		case <-ticker.C:
+		case l := <-h.looks:
+			asked = append(asked, l)
+			for more := true; more; { // one scan serves all that wait for one
+				select {
+				case l := <-h.looks:
+					asked = append(asked, l)
+				default:
+					more = false
+				}
+			}
 		case <-ctx.Done():
 			return
 		case <-h.stopping:
 			return
 		}
 	}
+}
+
+// lookNow asks for a scan at once.
+type lookNow struct {
+	name  string
+	waits chan bool // has room for the answer: the name's file still changes
+}
+
+// look has the directory scanned now, and reports whether the file of a deployment is
+// there and still changes. It returns at once when the host stops.
+func (h *Host) look(ctx context.Context, name string) (waits bool) {
+	l := lookNow{name, make(chan bool, 1)}
+	select {
+	case h.looks <- l:
+	case <-h.stopping:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case waits = <-l.waits:
+	case <-h.stopping:
+	case <-ctx.Done():
+	}
+	return waits
 }
 
 func (h *Host) firstScanDone(s *scanner) {

@@ -148,6 +148,32 @@ func TestCrashLoop(t *testing.T) {
 	if _, err := r.call(echo, "Echo", ""); err != nil {
 		t.Error(err)
 	}
+	r.until("more tries, at the longest interval", func(m map[string]ElementStatus) bool { return m["dies"].Restarts >= s.Restarts+3 })
+}
+
+// TestCrashLoopEnds: a process that comes up and dies is retried at the longest
+// interval, and at once when its file changes; the new file begins with a clean sheet.
+func TestCrashLoopEnds(t *testing.T) {
+	r := newRigWith(t, func(o *Options) { o.RestartMax = time.Hour; o.CrashLoopAfter = 2 }, "echo")
+	r.ready()
+	kill := func() ElementStatus {
+		t.Helper()
+		was := r.untilState("echo", Ready)
+		mustDo(t, syscall.Kill(was.Pid, syscall.SIGKILL))
+		return r.until("the end of the process", func(m map[string]ElementStatus) bool { return m["echo"].Restarts > was.Restarts })["echo"]
+	}
+	kill()
+	kill()
+	was := r.untilState("echo", CrashLooping) // for an hour
+	r.deploy("echo", "mended")
+	s := r.untilState("echo", Ready)
+	if s.Sum == was.Sum {
+		t.Error("the old file was started")
+	}
+	kill() // once is no loop
+	if s := r.untilState("echo", Ready); s.Generation != 4 {
+		t.Errorf("the snapshot says %+v", s)
+	}
 }
 
 // TestRefusedFile: who calls an element whose file is refused hears that it will not
@@ -432,7 +458,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p, err := openPrivate(private, sockets)
+	p, err := openPrivate(private, sockets, false)
 	if err != nil {
 		t.Fatal(err)
 	}

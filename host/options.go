@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -83,6 +84,9 @@ type Options struct {
 
 	// AllowUnsafe lets binaries and directories be used that others can write.
 	AllowUnsafe bool
+	// Verify says which binaries must have the checksum that the file SHA256SUMS in Dir
+	// gives them; empty = VerifyOff.
+	Verify Verify
 	// Env is what every plugin gets beside the short list that is inherited, as
 	// NAME=value.
 	Env []string
@@ -116,6 +120,13 @@ type Options struct {
 func (o *Options) setDefaults() error {
 	if o.Dir == "" || o.Private == "" {
 		return errors.New("host: Options.Dir and Options.Private must be set")
+	}
+	switch o.Verify {
+	case "":
+		o.Verify = VerifyOff
+	case VerifyOff, VerifyChecksum, VerifyRequired:
+	default: // a slip must not turn it off
+		return fmt.Errorf("host: Options.Verify is %q; it may be %s, %s or %s", o.Verify, VerifyOff, VerifyChecksum, VerifyRequired)
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()

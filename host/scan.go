@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
 // signature is what tells one state of a file from another without reading it.
@@ -23,6 +24,8 @@ type signature struct {
 	mode     fs.FileMode
 	dev, ino uint64
 	uid, gid uint32
+	way      string // of a link: where it leads, and who else could change that
+	sum      string // that it must have, as far as that is known
 }
 
 func signatureOf(info fs.FileInfo) signature {
@@ -31,6 +34,12 @@ func signatureOf(info fs.FileInfo) signature {
 		s.dev, s.ino, s.uid, s.gid = uint64(st.Dev), st.Ino, st.Uid, st.Gid //nolint:unconvert // Dev's type differs by system
 	}
 	return s
+}
+
+// look is how a file was last seen, and since when it looks like that.
+type look struct {
+	signature
+	since time.Time
 }
 
 // finding is what a scan says of one deployment. Either of binary and refused is
@@ -44,23 +53,35 @@ type finding struct {
 
 // scanner looks at the deployments directory. It is used by one goroutine.
 type scanner struct {
-	dir      string
-	interval time.Duration
-	unsafe   bool // allowed
-	store    store
-	log      hclog.Logger
+	dir    string
+	rest   time.Duration // how long a file must look the same
+	unsafe bool          // allowed
+	verify Verify
+	sums   *sums // of the present scan; nil if nothing is verified
+	store  *store
+	log    hclog.Logger
 
-	seen  map[string]signature // at the last scan
+	seen  map[string]look
 	done  map[string]signature // what finding came from
 	found map[string]finding
 	said  map[string]string // what was logged of a name or of the directory
 }
 
-func newScanner(o *Options, st store) *scanner {
+func newScanner(o *Options, st *store) *scanner {
 	return &scanner{
-		dir: o.Dir, interval: o.ScanInterval, unsafe: o.AllowUnsafe, store: st, log: o.Log.Named("scan"),
-		seen: map[string]signature{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{},
+		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, verify: o.Verify, store: st, log: o.Log.Named("scan"),
+		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{},
 	}
+}
+
+// restOf is how long a file must look the same before it is taken: as long as
+// between two scans, and a second where those are rarer.
+func restOf(o *Options) time.Duration { return min(o.ScanInterval, time.Second) }
+
+// waits reports whether a file was there at the last scan and still changed.
+func (s *scanner) waits(name string) bool {
+	l, ok := s.seen[name]
+	return ok && s.done[name] != l.signature
 }
 
 // leftovers are the endings of files that editors, package managers and
@@ -91,10 +112,13 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	if err != nil {
 		return nil, 0, err
 	}
+	if s.verify == VerifyChecksum || s.verify == VerifyRequired {
+		s.sums = readSums(dir, s.unsafe)
+	}
 	present := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
-		if strings.HasPrefix(name, ".") {
+		if strings.HasPrefix(name, ".") || name == sumsName {
 			continue
 		}
 		if isLeftover(name) {
@@ -119,11 +143,19 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 		}
 		present[name] = true
 		sig := signatureOf(info)
+		if e.Type()&fs.ModeSymlink != 0 {
+			sig.way = s.way(path)
+		}
+		sig.sum = s.sums.mark(name)
 		before, known := s.seen[name]
-		s.seen[name] = sig
+		if before.signature != sig {
+			before = look{sig, now}
+			s.seen[name] = before
+		}
 		if s.done[name] != sig {
-			// A file at rest looks the same twice, or has not been touched lately.
-			if rested := now.Sub(sig.modified); before != sig && (known || rested < s.interval) {
+			// A file at rest looks the same twice (a scan may be a little early), or has
+			// not been touched lately.
+			if now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
 				waiting++
 			} else {
 				s.settle(dir, path, name, sig)
@@ -144,6 +176,16 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	return found, waiting, nil
 }
 
+// way says where a link leads, and who else could change that: neither shows in the
+// file at its end.
+func (s *scanner) way(path string) string {
+	target, _ := filepath.EvalSymlinks(path)
+	if err := safepath.Check(path); err != nil && !s.unsafe {
+		target += "\n" + err.Error()
+	}
+	return target
+}
+
 func (s *scanner) readDir() (string, []fs.DirEntry, error) {
 	// The directory may itself be a link; both sides are resolved before they
 	// are compared.
@@ -156,11 +198,11 @@ func (s *scanner) readDir() (string, []fs.DirEntry, error) {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return "", nil, fmt.Errorf("deployments directory %s cannot be read: %w; give %s the right to read it", s.dir, rootCause(err), userName(uint32(os.Geteuid())))
+		return "", nil, fmt.Errorf("deployments directory %s cannot be read: %w; give %s the right to read it", s.dir, rootCause(err), safepath.UserName(uint32(os.Geteuid())))
 	}
 	if !s.unsafe {
-		if why := checkUnsafeDir(dir); why != "" {
-			return "", nil, fmt.Errorf("deployments directory %s is refused: %s", s.dir, why)
+		if err := safepath.Check(s.dir); err != nil {
+			return "", nil, fmt.Errorf("deployments directory %s is refused: %w", s.dir, err)
 		}
 	}
 	return dir, entries, nil
@@ -219,18 +261,22 @@ func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err 
 		return b, err
 	}
 	if rel, err := filepath.Rel(dir, target); err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
-		return b, &cause{refusedLink, fmt.Sprintf("%s is a link to %s, outside of the deployments directory; copy the file instead", path, target)}
+		return b, &cause{refusedLink, fmt.Sprintf("it is a link that leaves the deployments directory, to %s: put a copy of that at %s", target, path)}
 	}
 	info, err := os.Stat(target)
 	if err != nil {
 		return b, err
 	}
 	if !s.unsafe {
-		if why := checkUnsafe(target, info, false); why != "" {
-			return b, &cause{refusedUnsafe, why}
+		if err := safepath.Check(path); err != nil {
+			return b, &cause{refusedUnsafe, err.Error()}
 		}
 	}
 	if err := checkExecutable(path, info); err != nil {
+		return b, err
+	}
+	expected, err := s.sums.expects(s.verify, name, path)
+	if err != nil {
 		return b, err
 	}
 	f, err := os.Open(target)
@@ -238,16 +284,28 @@ func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err 
 		return b, openError(path, info, err)
 	}
 	defer f.Close() //nolint:errcheck // read only
-	b, err = s.store.install(f, func(copied *os.File) error {
+	b, err = s.store.install(f, func(copied *os.File, sum string) error {
 		// Of the file that was read, not of the name.
 		after, err := f.Stat()
 		if err != nil {
 			return err
 		}
-		if signatureOf(after) != sig {
+		now := signatureOf(after)
+		if now.way, now.sum = sig.way, sig.sum; now != sig {
 			return errMoved
 		}
-		return checkProgram(path, copied)
+		if expected != "" {
+			if err := s.sums.checkSum(expected, sum, path); err != nil {
+				return err
+			}
+		}
+		if err := checkProgram(path, copied); err != nil {
+			return err
+		}
+		if s.sums != nil && expected == "" {
+			s.log.Warn("a plugin is taken whose checksum is not known", "file", path, "list", s.sums.path, "sha256", sum)
+		}
+		return nil
 	})
 	b.source = path
 	return b, err

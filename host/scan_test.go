@@ -29,7 +29,7 @@ func newScanRig(t *testing.T) *scanRig {
 	}
 	r.s = newScanner(&Options{
 		Dir: r.dir, ScanInterval: time.Second, Log: hclog.New(&hclog.LoggerOptions{Output: r.log}),
-	}, store{t.TempDir()})
+	}, newStore(t.TempDir(), false))
 	return r
 }
 
@@ -120,6 +120,9 @@ func TestScanRefusals(t *testing.T) {
 		}
 		if f.refused.kind != want.kind || !strings.Contains(f.refused.reason, want.says) {
 			t.Errorf("%s: %v, want %s with %q", name, f.refused, want.kind, want.says)
+		}
+		if path := filepath.Join(r.dir, name); name != "conduit" && name != "_bad" && (strings.HasPrefix(f.refused.reason, path) || !strings.Contains(f.refused.reason, path)) {
+			t.Errorf("%s: the reason is to come first and the file to be named: %s", name, f.refused.reason)
 		}
 	}
 	for _, name := range []string{"good", "inner"} {
@@ -239,7 +242,7 @@ func TestScanUnsafeDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err := r.s.scan(r.now)
-		if err == nil || !strings.Contains(err.Error(), "mode 0777") || !strings.Contains(err.Error(), dir+":") || !strings.Contains(err.Error(), "host.allow_unsafe") {
+		if err == nil || !strings.Contains(err.Error(), "mode 0777") || !strings.Contains(err.Error(), "mode or owner of "+dir+",") || !strings.Contains(err.Error(), "host.allow_unsafe") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		r.s.unsafe = true
@@ -250,5 +253,49 @@ func TestScanUnsafeDirectory(t *testing.T) {
 		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // back
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestScanUnsafeWay: a file is as safe as the whole way to it, and one that was taken
+// is looked at again when the way has changed.
+func TestScanUnsafeWay(t *testing.T) {
+	r := newScanRig(t)
+	if err := errors.Join(os.Mkdir(filepath.Join(r.dir, "sub"), 0o755), os.Symlink("sub/k", filepath.Join(r.dir, "vialink"))); err != nil { //nolint:gosec // as deployed
+		t.Fatal(err)
+	}
+	r.put("sub/k", program(t), 0o755)
+	settled := func() finding {
+		t.Helper()
+		r.scan() // sees a change
+		found, waiting := r.scan()
+		if waiting != 0 {
+			t.Fatal("it still waits")
+		}
+		return found["vialink"]
+	}
+	if f := settled(); f.binary == nil {
+		t.Fatalf("refused: %v", f.refused)
+	}
+	sub := filepath.Join(r.dir, "sub")
+	if err := os.Chmod(sub, 0o777); err != nil { //nolint:gosec // the case
+		t.Fatal(err)
+	}
+	if f := settled(); f.refused == nil || f.refused.kind != refusedUnsafe || !strings.HasPrefix(f.refused.reason, "anyone can write it") || !strings.Contains(f.refused.reason, sub+",") {
+		t.Errorf("found %+v, refused %v", f, f.refused)
+	}
+	if err := os.Chmod(sub, 0o755); err != nil { //nolint:gosec // back
+		t.Fatal(err)
+	}
+	if f := settled(); f.binary == nil {
+		t.Errorf("still refused: %v", f.refused)
+	}
+	// The directory, named by a link that anyone can replace.
+	open := filepath.Join(filepath.Dir(r.dir), "open")
+	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o777), os.Symlink(r.dir, filepath.Join(open, "d"))); err != nil { //nolint:gosec // the case
+		t.Fatal(err)
+	}
+	r.s = newScanner(&Options{Dir: filepath.Join(open, "d"), ScanInterval: time.Second, Log: hclog.NewNullLogger()}, r.s.store)
+	if _, _, err := r.s.scan(r.now); err == nil || !strings.Contains(err.Error(), "mode or owner of "+open+",") {
+		t.Errorf("a link in an open directory: %v", err)
 	}
 }

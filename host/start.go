@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,12 +86,17 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 		return nil, ctx.Err()
 	}
 	e.set(Starting, "", "")
+	f, err := e.openBinary(b)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
 	e.mu.Lock()
 	name := e.status.Name
 	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
-		Name: e.deployment, Element: name, Path: b.exec, Dir: work, Env: e.h.o.Env,
-		SocketDir: e.h.priv.sockets, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
+		Name: e.deployment, Element: name, Path: b.exec, File: f, Source: b.source, Dir: work, Env: e.h.o.Env,
+		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
 	})
 	if err != nil {
@@ -98,6 +104,24 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 	}
 	e.takeProcess(p)
 	return p, nil
+}
+
+// openBinary opens the copy that is going to run, with the bytes that were checked when
+// it was made. One that was damaged since is made anew.
+func (e *element) openBinary(b *binary) (*os.File, error) {
+	if err := e.h.priv.trusted(); err != nil {
+		return nil, err
+	}
+	f, err := e.h.store.open(b.sum)
+	d, ok := errors.AsType[*damaged](err)
+	if !ok {
+		return f, err
+	}
+	e.log.Warn("the stored copy of a binary is not what it was; it is made anew", "copy", b.exec, "why", d.why)
+	if err := e.h.store.restore(*b); err != nil {
+		return nil, &cause{damagedCopy, fmt.Sprintf("%v; it could not be made anew from %s: %v", d, b.source, err)}
+	}
+	return e.h.store.open(b.sum)
 }
 
 // checkDescription refuses names that could not be addressed, or would leave the

@@ -8,14 +8,46 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
 // store keeps copies of plugin binaries under the hash of their bytes. What runs
 // is the copy: a file that is replaced or written over in place disturbs no
 // process, is never "busy", and cannot change between check and exec.
-type store struct{ dir string }
+//
+// A copy is never trusted by its name: a full disk, a power cut or a hand may have
+// changed it since. Whoever uses one opens it with open and runs what that has opened.
+// All methods may be called concurrently.
+type store struct {
+	dir    string
+	unsafe bool // a copy that others can change is allowed
+
+	mu   sync.Mutex
+	read map[string]stamp // the copies whose bytes were read and found right, by their sum
+}
+
+// stamp is a state of a file that no write leaves as it is: of the times, that of the
+// last change is the kernel's alone.
+type stamp struct {
+	dev, ino uint64
+	size     int64
+	changed  time.Time
+}
+
+// tick is more than the kernel's clock of files may lag: a change that follows another
+// within it may have the same time.
+const tick = 100 * time.Millisecond
+
+func newStore(dir string, unsafe bool) *store {
+	return &store{dir: dir, unsafe: unsafe, read: map[string]stamp{}}
+}
 
 // binary is a verified copy.
 type binary struct {
@@ -24,8 +56,9 @@ type binary struct {
 	exec   string // the copy
 }
 
-// install copies f's bytes. check sees the copy before it gets its name.
-func (s store) install(f *os.File, check func(copied *os.File) error) (b binary, err error) {
+// install copies f's bytes. check sees the copy and the hash of its bytes before it
+// gets its name.
+func (s *store) install(f *os.File, check func(copied *os.File, sum string) error) (b binary, err error) {
 	tmp, err := os.OpenFile(filepath.Join(s.dir, ".copy-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return b, err
@@ -34,17 +67,17 @@ func (s store) install(f *os.File, check func(copied *os.File) error) (b binary,
 		err = errors.Join(err, ignoreClosed(tmp.Close()))
 		_ = os.Remove(tmp.Name()) // gone already if all went well
 	}()
-	sum := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(tmp, sum), f); err != nil {
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(tmp, hash), f); err != nil {
 		return b, fmt.Errorf("copy to %s: %w", s.dir, err)
 	}
-	if err := check(tmp); err != nil {
+	sum := hex.EncodeToString(hash.Sum(nil))
+	if err := check(tmp, sum); err != nil {
 		return b, err
 	}
-	b = binary{source: f.Name(), sum: hex.EncodeToString(sum.Sum(nil))}
-	b.exec = filepath.Join(s.dir, b.sum)
-	if _, err := os.Lstat(b.exec); err == nil {
-		return b, nil
+	b = binary{source: f.Name(), sum: sum, exec: filepath.Join(s.dir, sum)}
+	if old, err := s.open(sum); err == nil {
+		return b, old.Close() // the same bytes, and cheaper to read than to sync
 	}
 	// Written, synced and closed before it gets its name: no half file is ever
 	// run, and no descriptor open for writing makes it busy.
@@ -57,15 +90,94 @@ func (s store) install(f *os.File, check func(copied *os.File) error) (b binary,
 	return b, syncDir(s.dir)
 }
 
+// damaged says why a copy is not, or no longer, what its name says.
+type damaged struct{ why string }
+
+func (d *damaged) Error() string { return "the stored copy " + d.why }
+
+// open opens a copy whose bytes are those of its name, for whoever is going to run
+// them. The error is of type *damaged if install would make it good.
+func (s *store) open(sum string) (_ *os.File, err error) {
+	// Neither a link nor a pipe may stand there, or hold this up.
+	f, err := os.OpenFile(filepath.Join(s.dir, sum), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &damaged{"is gone"}
+	case errors.Is(err, syscall.ELOOP):
+		return nil, &damaged{"was replaced by a link"}
+	case err != nil:
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o500 != 0o500 {
+		return nil, &damaged{fmt.Sprintf("is no program any more (mode %s)", info.Mode())}
+	}
+	if err := safepath.CheckInfo(f.Name(), info); err != nil && !s.unsafe {
+		return nil, &damaged{"is another's: " + err.Error()}
+	}
+	now, is := time.Now(), stampOf(info)
+	if s.wasRead(sum, is) {
+		return f, nil
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return nil, err
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != sum {
+		return nil, &damaged{fmt.Sprintf("was changed: its bytes have the SHA-256 %s and should have %s", got, sum)}
+	}
+	if !is.changed.IsZero() && now.Sub(is.changed) > tick {
+		s.mu.Lock()
+		s.read[sum] = is
+		s.mu.Unlock()
+	}
+	return f, nil
+}
+
+func (s *store) wasRead(sum string, is stamp) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, ok := s.read[sum]
+	return ok && was.dev == is.dev && was.ino == is.ino && was.size == is.size && was.changed.Equal(is.changed)
+}
+
+// restore copies b anew from the file that it came from, if that still has the same
+// bytes.
+func (s *store) restore(b binary) error {
+	f, err := os.OpenFile(b.source, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	_, err = s.install(f, func(_ *os.File, sum string) error {
+		if sum != b.sum {
+			return fmt.Errorf("%s has other bytes by now, and is going to be looked at again", b.source)
+		}
+		return nil
+	})
+	return err
+}
+
 // sweep removes all but the copies in keep.
-func (s store) sweep(keep map[string]bool) error {
+func (s *store) sweep(keep map[string]bool) error {
+	s.mu.Lock()
+	maps.DeleteFunc(s.read, func(sum string, _ stamp) bool { return !keep[sum] })
+	s.mu.Unlock()
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if !keep[e.Name()] {
-			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
+			err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, e.Name())))
 		}
 	}
 	return err

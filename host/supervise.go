@@ -39,10 +39,7 @@ func (e *element) run(ctx context.Context) {
 			}
 			wait := e.failed(err, r, 0)
 			e.settle()
-			e.pause(ctx, wait)
-			if e.overtaken(ctx, f) {
-				r.reset()
-			}
+			e.again(ctx, f, r, wait)
 			continue
 		}
 		began := time.Now()
@@ -50,7 +47,7 @@ func (e *element) run(ctx context.Context) {
 		e.settle()
 		if err := e.watch(ctx, g); err != nil {
 			e.lost(g, err)
-			e.pause(ctx, e.failed(err, r, time.Since(began)))
+			e.again(ctx, f, r, e.failed(err, r, time.Since(began)))
 			continue
 		}
 		r.reset()
@@ -96,6 +93,28 @@ func (e *element) pause(ctx context.Context, d time.Duration) {
 	case <-after:
 	case <-e.changed:
 	case <-ctx.Done():
+	}
+}
+
+// settleLooks is how often a file that still changes is looked at before a process
+// that failed is started again from what was there before.
+const settleLooks = 3
+
+// again waits before the next start. What another file did is not held against the one
+// that is wanted then.
+func (e *element) again(ctx context.Context, failed finding, r *restarts, wait time.Duration) {
+	e.pause(ctx, wait)
+	e.refresh(ctx)
+	if e.overtaken(ctx, failed) {
+		r.reset()
+	}
+}
+
+// refresh looks at the file before another start: what has been replaced since the last
+// scan must not come back, and a new file that is not whole yet is given some time.
+func (e *element) refresh(ctx context.Context) {
+	for n := 1; e.h.look(ctx, e.deployment) && n < settleLooks; n++ {
+		e.pause(ctx, restOf(&e.h.o))
 	}
 }
 

@@ -10,12 +10,23 @@ import (
 	"syscall"
 
 	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
 // ownDir makes a directory that is this user's alone, or says what to do about
 // the one that is there. It never changes what it did not make: a directory that
 // was named by mistake may be somebody's home.
-func ownDir(key, path string) error {
+// Who else could change what its path leads to makes it useless; unsafe allows that.
+func ownDir(key, path string, unsafe bool) error {
+	trusted := func(way string) error {
+		if err := safepath.Check(way); err != nil && !unsafe {
+			return configf("%s: %s is refused: %v", key, path, err)
+		}
+		return nil
+	}
+	if err := trusted(filepath.Dir(path)); err != nil { // before anything is made where others can
+		return err
+	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return configf("%s: %s cannot be made: %v; give another directory, or this user the right to write there", key, path, err)
 	}
@@ -29,7 +40,7 @@ func ownDir(key, path string) error {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return configf("%s: %s is open to other users (mode %04o); close it with `chmod 700 %s`", key, path, mode, path)
 	}
-	return nil
+	return trusted(path)
 }
 
 // instanceLock keeps a second instance of the name out. It goes with the process,
@@ -55,7 +66,7 @@ func lockInstance(c *config.Config) (lock instanceLock, err error) {
 		{"data_dir", c.PrivateDir(), "instance.lock"},
 		{"run_dir", c.String("run_dir"), name + ".lock"},
 	} {
-		if err := ownDir(place.key, place.dir); err != nil {
+		if err := ownDir(place.key, place.dir, c.Bool("host.allow_unsafe")); err != nil {
 			return lock, err
 		}
 		f, err := lockFile(filepath.Join(place.dir, place.file), name)

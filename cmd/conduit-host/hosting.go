@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -37,6 +38,8 @@ type hosting interface {
 	ready() <-chan struct{}
 	// unready says why not everything that is deployed can be called yet.
 	unready() []string
+	// notes says which elements were given up.
+	notes() []string
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }
@@ -78,6 +81,7 @@ func hostOptions(c *config.Config) host.Options {
 	o := host.Options{
 		Private:      filepath.Join(c.PrivateDir(), "host"),
 		AllowUnsafe:  c.Bool("host.allow_unsafe"),
+		Verify:       host.Verify(c.String("host.verify")),
 		StartTimeout: c.Duration("host.start_timeout"),
 		ReadyTimeout: c.Duration("host.ready_timeout"),
 		DrainTimeout: max(c.Duration("drain.timeout"), time.Nanosecond), // 0 would be the host's own default
@@ -129,6 +133,18 @@ func (p plugins) findService(deployment string, service address.ServiceKey) (add
 
 func (p plugins) inFlight() int64 { return p.InFlight() }
 
+// notes says no more than names and kinds: whoever reaches the ops listener reads it.
+func (p plugins) notes() (notes []string) {
+	for _, d := range p.Snapshot() {
+		for _, e := range d.Elements {
+			if e.State == host.Refused || e.State == host.CrashLooping {
+				notes = append(notes, fmt.Sprintf("given up: deployment %s: element %s is %s (%s); why: conduit-host ls elements -o json", d.Name, cmp.Or(e.Name, "(not yet known)"), e.State, cmp.Or(e.Kind, "failed")))
+			}
+		}
+	}
+	return notes
+}
+
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
 // nothing hosts no deployments.
@@ -159,5 +175,7 @@ func (nothing) ready() <-chan struct{} {
 }
 
 func (nothing) unready() []string { return nil }
+
+func (nothing) notes() []string { return nil }
 
 func (nothing) stop(context.Context) {}

@@ -201,7 +201,7 @@ func (i *instance) openListeners(ctx context.Context) (listeners, error) {
 }
 
 func (i *instance) serveOps(l net.Listener) {
-	i.ops = ops.New(ops.Options{Unready: i.unready, Metrics: i.metrics.Handler(), Log: slogTo(i.log.Named("ops"))})
+	i.ops = ops.New(ops.Options{Unready: i.unready, Notes: i.notes, Metrics: i.metrics.Handler(), Log: slogTo(i.log.Named("ops"))})
 	i.run("ops listener", func() error { return i.ops.Serve(l) })
 }
 
@@ -280,6 +280,14 @@ func (i *instance) unready() []string {
 	default:
 		return i.host.unready()
 	}
+}
+
+// notes says what is to be known beside unready, which see.
+func (i *instance) notes() []string {
+	if !i.started.Load() {
+		return nil // host may not be there yet
+	}
+	return i.host.notes()
 }
 
 // drainUntil ends the instance in order, or at once when a second signal comes.

@@ -62,7 +62,7 @@ func TestListenElsewhere(t *testing.T) {
 
 func TestOwnDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if err := ownDir("run_dir", dir); err != nil {
+	if err := ownDir("run_dir", dir, false); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -71,7 +71,7 @@ func TestOwnDir(t *testing.T) {
 	if err := os.Chmod(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	err := ownDir("run_dir", dir)
+	err := ownDir("run_dir", dir, false)
 	if err == nil || !strings.Contains(err.Error(), "run_dir: "+dir+" is open to other users (mode 0750); close it with `chmod 700 "+dir+"`") {
 		t.Errorf("open to the group: %v", err)
 	}
@@ -79,7 +79,7 @@ func TestOwnDir(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := ownDir("run_dir", file); err == nil || exitStatus(err) != exitUsage {
+	if err := ownDir("run_dir", file, false); err == nil || exitStatus(err) != exitUsage {
 		t.Errorf("a file: %v", err)
 	}
 }

@@ -3,13 +3,16 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // served is a running `serve` process.
@@ -112,6 +115,40 @@ func TestServe(t *testing.T) {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log does not say %q:\n%s", want, log)
 		}
+	}
+}
+
+// An element that was given up keeps no instance from being ready, and /readyz names it.
+func TestServeReadyWithElementGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	past := time.Now().Add(-time.Minute)
+	file := filepath.Join(dir, "page")
+	if err := errors.Join(os.WriteFile(file, []byte("<html>404</html>"), 0o755), os.Chtimes(file, past, past)); err != nil { //nolint:gosec // deployed as a program
+		t.Fatal(err)
+	}
+	// A plugin that is one, and that nobody vouches for.
+	echo, err := os.ReadFile(echoBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(dir, "echo")
+	if err := errors.Join(os.WriteFile(file, echo, 0o755), os.Chtimes(file, past, past), os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(strings.Repeat("0", 64)+"  page\n"), 0o600)); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s := serve(t, "--host-deployments", dir, "--host-verify", "required")
+	wait(t, s.ready, "ready")
+	status, body := get(t, s.ops+"/readyz")
+	line := func(deployment, kind string) string {
+		return "given up: deployment " + deployment + ": element (not yet known) is refused (" + kind + "); why: conduit-host ls elements -o json\n"
+	}
+	if want := "ok\n" + line("echo", "no_checksum") + line("page", "checksum_mismatch"); status != 200 || body != want {
+		t.Errorf("/readyz: %d %q, want %q", status, body, want)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, log := s.end(t); status != exitDone {
+		t.Errorf("exit %d:\n%s", status, log)
 	}
 }
 

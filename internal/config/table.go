@@ -74,7 +74,7 @@ func Keys() []Key {
 
 		{Name: "host.deployments", Computed: "`./deployments` if it exists", Optional: true, compute: defaultDeployments, Doc: "the directory of plugin binaries to run; empty: none"},
 		{Name: "host.rescan", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often the whole directory is read again; this version, which does not watch it, reads it every second unless this is set"},
-		{Name: "host.verify", Kind: Enum, Default: "off", Enum: []string{"off", "checksum", "required"}, Later: true, Doc: "whether binaries must have a known checksum"},
+		{Name: "host.verify", Kind: Enum, Default: "off", Enum: []string{"off", "checksum", "required"}, Doc: "whether plugins must have the checksum that `SHA256SUMS` in the deployments directory gives them; `checksum`: those that it names; `required`: all, and what it does not name is refused"},
 		{Name: "host.start_timeout", Kind: Duration, Default: "10s", Min: shortest, Doc: "how long a plugin may take from its start to its handshake"},
 		{Name: "host.ready_timeout", Kind: Duration, Default: "60s", Min: shortest, Doc: "how long a plugin may take from its handshake until it serves"},
 		{Name: "host.concurrency", Kind: Int, Default: "1024", Min: 1, Max: 1 << 20, Doc: "calls under way in one element"},

@@ -3,7 +3,7 @@
 // cluster, and nothing here changes the instance.
 //
 //	/livez          200 while the process answers at all
-//	/readyz         200, or 503 with a reason on each line
+//	/readyz         200, or 503 with a reason on each line; then what else is to be known
 //	/metrics        numbers for Prometheus
 //	/debug/pprof/   the Go profiler, to loopback only
 //

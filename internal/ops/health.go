@@ -11,10 +11,15 @@ func livez(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// readyz answers text, or JSON to who prefers it.
-func readyz(unready func() []string) http.Handler {
+// readyz answers text, or JSON to who prefers it. Notes are for people, and change no
+// answer: what was given up is no reason to send work elsewhere that others here do.
+func readyz(unready, notes func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reasons := unready()
+		var remarks []string
+		if notes != nil {
+			remarks = notes()
+		}
 		status := http.StatusOK
 		if len(reasons) > 0 {
 			status = http.StatusServiceUnavailable
@@ -23,8 +28,9 @@ func readyz(unready func() []string) http.Handler {
 			body, err := json.Marshal(struct {
 				Ready   bool     `json:"ready"`
 				Reasons []string `json:"reasons,omitempty"`
-			}{len(reasons) == 0, reasons})
-			if err != nil { // two plain fields: cannot be
+				Notes   []string `json:"notes,omitempty"`
+			}{len(reasons) == 0, reasons, remarks})
+			if err != nil { // plain fields: cannot be
 				http.Error(w, "internal", http.StatusInternalServerError)
 				return
 			}
@@ -38,6 +44,6 @@ func readyz(unready func() []string) http.Handler {
 		if len(reasons) == 0 {
 			reasons = []string{"ok"}
 		}
-		_, _ = w.Write([]byte(strings.Join(reasons, "\n") + "\n"))
+		_, _ = w.Write([]byte(strings.Join(append(reasons, remarks...), "\n") + "\n"))
 	})
 }

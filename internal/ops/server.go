@@ -16,6 +16,9 @@ type Options struct {
 	// as "draining"; nothing means that it is ready. It is called for every
 	// request of /readyz and must not wait.
 	Unready func() []string
+	// Notes returns what is to be said beside that, one line each; nil = nothing. It is
+	// called as Unready is, and decides nothing.
+	Notes func() []string
 	// Metrics answers /metrics; nil = there is no such page.
 	Metrics http.Handler
 	// Log takes what net/http has to say about broken requests, at debug level;
@@ -32,7 +35,7 @@ func New(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Server{http: &http.Server{
-		Handler:           handler(o.Unready, o.Metrics),
+		Handler:           handler(o.Unready, o.Notes, o.Metrics),
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
@@ -59,10 +62,10 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-func handler(unready func() []string, metrics http.Handler) http.Handler {
+func handler(unready, notes func() []string, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", livez)
-	mux.Handle("GET /readyz", readyz(unready))
+	mux.Handle("GET /readyz", readyz(unready, notes))
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}

@@ -27,8 +27,8 @@ func ask(h http.Handler, path string, change func(*http.Request)) *httptest.Resp
 }
 
 func TestReady(t *testing.T) {
-	var reasons []string
-	h := handler(func() []string { return reasons }, nil)
+	var reasons, notes []string
+	h := handler(func() []string { return reasons }, func() []string { return notes }, nil)
 	if w := ask(h, "/readyz", nil); w.Code != 200 || w.Body.String() != "ok\n" {
 		t.Errorf("ready: %d %q", w.Code, w.Body)
 	}
@@ -40,6 +40,14 @@ func TestReady(t *testing.T) {
 	if w.Code != 503 || w.Body.String() != `{"ready":false,"reasons":["draining","element echo/echo is starting"]}`+"\n" {
 		t.Errorf("not ready, as JSON: %d %q", w.Code, w.Body)
 	}
+	reasons, notes = nil, []string{"given up: x", "given up: y"}
+	if w := ask(h, "/readyz", nil); w.Code != 200 || w.Body.String() != "ok\ngiven up: x\ngiven up: y\n" {
+		t.Errorf("ready, with notes: %d %q", w.Code, w.Body)
+	}
+	w = ask(h, "/readyz", func(r *http.Request) { r.Header.Set("Accept", "application/json") })
+	if w.Code != 200 || w.Body.String() != `{"ready":true,"notes":["given up: x","given up: y"]}`+"\n" {
+		t.Errorf("ready, with notes, as JSON: %d %q", w.Code, w.Body)
+	}
 	if w := ask(h, "/livez", nil); w.Code != 200 {
 		t.Errorf("live whatever the readiness: %d", w.Code)
 	}
@@ -47,7 +55,7 @@ func TestReady(t *testing.T) {
 
 // WEB-03: nothing but what is meant to be there, and the profiler to loopback.
 func TestPaths(t *testing.T) {
-	h := handler(func() []string { return nil }, nil)
+	h := handler(func() []string { return nil }, nil, nil)
 	for path, want := range map[string]int{
 		"/debug/pprof/":     200,
 		"/debug/pprof/heap": 200,
@@ -75,7 +83,7 @@ func TestPaths(t *testing.T) {
 // another machine, and for reading alone.
 func TestMetrics(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "conduit_build_info 1\n") })
-	h := handler(func() []string { return []string{"draining"} }, page)
+	h := handler(func() []string { return []string{"draining"} }, nil, page)
 	w := ask(h, "/metrics", func(r *http.Request) { r.RemoteAddr, r.Host = "192.0.2.7:50000", "worker-1:7490" })
 	if w.Code != 200 || w.Body.String() != "conduit_build_info 1\n" {
 		t.Errorf("%d %q", w.Code, w.Body)
@@ -94,7 +102,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestProfilerToLoopbackOnly(t *testing.T) {
-	h := handler(func() []string { return nil }, nil)
+	h := handler(func() []string { return nil }, nil, nil)
 	for name, tc := range map[string]struct {
 		change func(*http.Request)
 		want   int

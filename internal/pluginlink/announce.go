@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,26 @@ func parseAnnouncement(line string) (a announcement, ok bool) {
 		a.by = parts[4]
 	}
 	return a, true
+}
+
+// glued finds a handshake behind text that did not end its line, as a progress bar does
+// not. The core version is one digit, so that digits before it are the text's.
+var glued = regexp.MustCompile(`\d\|\d+\|(unix|tcp)\|[^|]+\|`)
+
+// splitAnnouncement takes a line of stdout apart: what is not of the handshake, and the
+// handshake, which is empty if there is none.
+func splitAnnouncement(line []byte) (noise, handshake []byte, a announcement, ok bool) {
+	trimmed := trimChatter(line)
+	if a, ok = parseAnnouncement(string(trimmed)); ok {
+		return nil, trimmed, a, true
+	}
+	if at := glued.FindIndex(trimmed); at != nil {
+		handshake = trimmed[at[0]:]
+		if a, ok = parseAnnouncement(string(handshake)); ok {
+			return trimmed[:at[0]], handshake, a, true
+		}
+	}
+	return line, nil, a, false
 }
 
 // check says why the host cannot talk to what was announced, or returns nil.

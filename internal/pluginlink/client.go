@@ -46,6 +46,11 @@ type LaunchConfig struct {
 	// Path is the binary; it must not change while it runs. Args follow it.
 	Path string
 	Args []string
+	// File, if set, is the opened binary: where the system can, it is what runs,
+	// whatever Path has come to name. It must stay open until Launch returns.
+	File *os.File
+	// Source is the file that people know the binary by; empty = Path.
+	Source string
 	// Dir is the working directory, never the host's own.
 	Dir string
 	// Env is what the deployment declares, as NAME=value.
@@ -59,6 +64,9 @@ type LaunchConfig struct {
 	MaxMessage int64
 	// NoFile bounds the process's open files; 0 = 65536, at most the host's own bound.
 	NoFile uint64
+	// Owner marks the process and all that it starts as this host's, for [Sweep]; empty
+	// = no mark. It is no secret.
+	Owner string
 	// Spawner starts it.
 	Spawner *Spawner
 	// Log takes the process's output and what is to be said of it; nil = nothing.
@@ -83,7 +91,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	cfg := config
 	setDefaults(&cfg)
 	misconfigured := func(err error) (*Process, error) {
-		return nil, &StartError{Kind: KindConfig, Path: cfg.Path, Message: err.Error(), Err: err}
+		return nil, &StartError{Kind: KindConfig, Path: cfg.Source, Message: err.Error(), Err: err}
 	}
 	if cfg.Spawner == nil {
 		return misconfigured(errors.New("no Spawner was given"))
@@ -99,10 +107,15 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 		envMaxMessage + "=" + strconv.FormatInt(cfg.MaxMessage, 10),
 		envLogLevel + "=" + cfg.Log.GetLevel().String(),
 	}
+	if cfg.Owner != "" {
+		protocol = append(protocol, envOwner+"="+cfg.Owner)
+	}
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
 	}
 
+	ctx, cancel := context.WithTimeout(ctx, cfg.StartTimeout)
+	defer cancel()
 	p := &Process{cfg: &cfg, token: token, released: make(chan struct{})}
 	out := newOutput(cfg.Log)
 	out.setElement(cfg.Element)
@@ -117,8 +130,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 			if err != nil {
 				return nil, err
 			}
-			p.child = newChild(&cfg, env, socketDir, out)
-			p.starting.Store(p.child)
+			p.child = newChild(ctx, &cfg, env, socketDir, out)
 			return p.child, nil
 		},
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
@@ -151,6 +163,9 @@ func setDefaults(cfg *LaunchConfig) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Source == "" {
+		cfg.Source = cfg.Path
 	}
 	if cfg.Name == "" {
 		cfg.Name = filepath.Base(cfg.Path)
@@ -185,48 +200,21 @@ func (clientPlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.Client
 	return nil, errors.New("nothing to dispense")
 }
 
-// start runs go-plugin's Start and Client, which know no context and hold a
-// lock all the while: to end them early, the process is killed.
+// start runs go-plugin's Start and Client, which know no context and hold a lock all
+// the while: the child, which knows it, ends itself with it, and they return.
 func (p *Process) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.StartTimeout)
-	defer cancel()
-	type result struct {
-		protocol plugin.ClientProtocol
-		err      error
+	protocol, err := p.client.Client() // starts it, too
+	if p.child != nil && !p.child.outlives() && err == nil {
+		err = ctx.Err() // it came up, and is being killed
 	}
-	done := make(chan result, 1)
-	go func() {
-		protocol, err := p.client.Client() // starts it, too
-		done <- result{protocol, err}
-	}()
-	var r result
-	select {
-	case r = <-done:
-	case <-ctx.Done():
-		// The child may not have been made yet; it is within a moment, since
-		// go-plugin does nothing before that could wait.
-		for ended := false; !ended; {
-			if c := p.starting.Load(); c != nil {
-				_ = c.Kill(context.Background())
-			}
-			select {
-			case r = <-done:
-				ended = true
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-		if r.err == nil {
-			r.err = ctx.Err()
-		}
-	}
-	if r.err == nil {
-		if g, ok := r.protocol.(*plugin.GRPCClient); ok {
+	if err == nil {
+		if g, ok := protocol.(*plugin.GRPCClient); ok {
 			p.rpc = conduitv1.NewPluginClient(g.Conn)
 			return nil
 		}
-		r.err = fmt.Errorf("go-plugin made a %T where a gRPC client was asked for", r.protocol)
+		err = fmt.Errorf("go-plugin made a %T where a gRPC client was asked for", protocol)
 	}
-	why := p.startError(ctx, r.err)
+	why := p.startError(ctx, err)
 	_ = p.Kill(0)
 	return why
 }
@@ -237,7 +225,7 @@ const foreignPlugin = "not meant to be executed directly"
 // startError says why the start failed: from what the runner saw, not from
 // go-plugin's text, which is one for all causes.
 func (p *Process) startError(ctx context.Context, err error) *StartError {
-	e := &StartError{Path: p.cfg.Path, Err: err}
+	e := &StartError{Path: p.cfg.Source, Err: err}
 	c := p.child
 	if c == nil {
 		e.Kind, e.Message = KindSystem, fmt.Sprintf("the start could not be prepared: %v; is the socket directory %s there and writable?", err, p.cfg.SocketDir)
@@ -245,10 +233,12 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 	}
 	fault, killed := c.verdict()
 	if c.started() {
-		// go-plugin has killed it, if it did not end by itself.
+		// It has ended by itself, or been killed by go-plugin or for the end of ctx; but
+		// go-plugin leaves it alone when it gets no connection.
 		select {
 		case <-c.exited:
-		case <-time.After(killWait):
+		case <-time.After(exitNotice):
+			_ = c.Kill(context.Background())
 		}
 		e.Stderr = c.out.Tail()
 	}
@@ -285,6 +275,8 @@ func (p *Process) explainExit(e *StartError) {
 		e.Kind, e.Message = KindCookie, "it is a plugin of another program: its cookie differs; build it with pluginapi"
 	case e.Exit.Code == 0:
 		e.Kind, e.Message = KindExited, "it exited with status 0 before the handshake, as a program does that is no plugin; call pluginapi.Main in main"
+	case len(e.Stderr) == 0:
+		e.Kind, e.Message = KindExited, "it "+e.Exit.String()+" before the handshake, and wrote nothing to stderr; if it is a plugin, run it by hand to see why"
 	default:
 		e.Kind, e.Message = KindExited, "it "+e.Exit.String()+" before the handshake; its stderr says why"
 	}

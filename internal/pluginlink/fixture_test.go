@@ -58,8 +58,19 @@ func fixture(name string) {
 		}
 	case "host":
 		fixtureHost()
+	case "host-forks":
+		fixtureForkingHost()
+	case "sweeper": // with the mark in its own environment
+		ended, err := Sweep(os.Getenv(envOwner))
+		fmt.Println("ended", ended, "error", err)
 	case "noisy":
 		fmt.Print("\xef\xbb\xbf\n\n\r\nloading cfg...\r\nprogress |=====>   |  50 % | eta 3 s\n\x1b[31mred\x1b[0m\n")
+		serveFixture(name)
+	case "glued":
+		fmt.Print("loading 1")
+		serveFixture(name)
+	case "glued-blank":
+		fmt.Print("\n \t")
 		serveFixture(name)
 	case "crlf":
 		rewriteStdout(func(line string) string { return "\xef\xbb\xbf" + line + "\r\n" })
@@ -74,6 +85,30 @@ func serveFixture(name string) {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// fixtureForkingHost is a host whose plugin starts a process of its own; it prints the
+// ids of both and waits to be killed.
+func fixtureForkingHost() {
+	ctx := context.Background()
+	self, _ := os.Executable()
+	p, err := Launch(ctx, LaunchConfig{
+		Path: self, Dir: "/", Env: []string{fixtureVar + "=" + os.Getenv("HOST_PLUGIN")}, SocketDir: os.Getenv("HOST_DIR"),
+		Owner: os.Getenv("HOST_OWNER"), Spawner: NewSpawner(),
+	})
+	if err == nil {
+		_, err = p.Configure(ctx, &conduitv1.ConfigureRequest{Deployment: "fixture", Element: "fixture"})
+	}
+	var h *conduitv1.HealthResponse
+	if err == nil {
+		h, err = p.Health(ctx)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(p.Pid(), h.GetDetails()["child"])
+	select {}
 }
 
 // rewriteStdout passes what is written to file descriptor 1 through change.

@@ -30,7 +30,10 @@ const (
 	envHostPID    = "CONDUIT_PLUGIN_HOST_PID"    // decimal; the plugin ends when this process is gone
 	envMaxMessage = "CONDUIT_PLUGIN_MAX_MESSAGE" // bytes of the largest message on any hop
 	envLogLevel   = "CONDUIT_PLUGIN_LOG_LEVEL"   // hclog's name of the lowest level that the host keeps
-	envPrefix     = "CONDUIT_PLUGIN"             // no deployment may set variables that begin so
+	// envOwner stays in the environment of the plugin and of what it starts, so that a
+	// later host knows what is left of this one's.
+	envOwner  = "CONDUIT_PLUGIN_OWNER"
+	envPrefix = "CONDUIT_PLUGIN" // no deployment may set variables that begin so
 )
 
 // pluginName is the one entry of go-plugin's plugin set.

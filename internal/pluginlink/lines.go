@@ -18,6 +18,7 @@ type lineReader struct {
 	r    *bufio.Reader
 	part []byte // of the line that is being read, at most maxLine
 	cut  int    // bytes of it that were dropped
+	raw  bool   // carriage returns before the line's end are part of it
 }
 
 func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 32<<10)} }
@@ -29,7 +30,7 @@ func (l *lineReader) next() (line []byte, cut int, err error) {
 	for {
 		b, err := l.r.ReadSlice('\n')
 		if err == nil && len(l.part) == 0 && l.cut == 0 {
-			return trimEnd(b), 0, nil
+			return l.trim(b), 0, nil
 		}
 		room := maxLine - len(l.part)
 		if len(b) > room {
@@ -45,7 +46,7 @@ func (l *lineReader) next() (line []byte, cut int, err error) {
 		case err != nil && len(l.part) == 0:
 			return nil, 0, err
 		}
-		line, cut = trimEnd(l.part), l.cut
+		line, cut = l.trim(l.part), l.cut
 		if cut > 0 && err == nil {
 			cut-- // the end of the line is none of it
 		}
@@ -55,6 +56,13 @@ func (l *lineReader) next() (line []byte, cut int, err error) {
 		}
 		return line, cut, nil
 	}
+}
+
+func (l *lineReader) trim(b []byte) []byte {
+	if l.raw {
+		return bytes.TrimSuffix(b, []byte("\n"))
+	}
+	return trimEnd(b)
 }
 
 func trimEnd(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }

@@ -32,8 +32,7 @@ type Process struct {
 	token     []byte
 	client    *plugin.Client
 	rpc       conduitv1.PluginClient
-	starting  atomic.Pointer[child] // for whoever wants to end the start
-	child     *child                // set once started
+	child     *child // set once started
 	socketDir string
 
 	linked atomic.Bool

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -168,6 +169,58 @@ func TestEnvironment(t *testing.T) {
 				t.Errorf("an open file was inherited: %s", fd)
 			}
 		}
+	}
+}
+
+// TestInheritedDescriptors: what the host was started with is none of a plugin's, in
+// both ways of seeing to that.
+func TestInheritedDescriptors(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the fixture finds its descriptors in /proc")
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	f, err := os.Create(secret) //nolint:gosec // the test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // empty
+	for _, c := range []struct {
+		what string
+		keep func() // after the Spawner of the launch was made
+		has  bool
+	}{
+		{"close_range, as a Spawner is made", nil, false},
+		{"the list of descriptors", keepListed, false},
+		{"nothing", func() {}, true}, // so that the other two say something
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			ctx := testContext(t)
+			fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, 200) // left open for exec, as a shell does
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd) //nolint:errcheck // a copy
+			p, _, err := launch(ctx, t, "serve", func(*LaunchConfig) {
+				if c.keep == nil {
+					return
+				}
+				if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+					t.Fatal(err)
+				}
+				c.keep()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			up(ctx, t, p)
+			h, err := p.Health(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if has := strings.Contains(h.GetDetails()["fds"], secret); has != c.has {
+				t.Errorf("the plugin has it: %v, want %v:\n%s", has, c.has, h.GetDetails()["fds"])
+			}
+		})
 	}
 }
 

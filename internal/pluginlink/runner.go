@@ -29,6 +29,8 @@ const drainGrace = 200 * time.Millisecond
 //
 // All methods may be called concurrently; Start once.
 type child struct {
+	starting  context.Context //nolint:containedctx // go-plugin's own has another end; this one's kills the child, as long as it starts
+	stopWatch func() bool     // lets it outlive starting; set by Start
 	cfg       *LaunchConfig
 	env       []string
 	socketDir string
@@ -51,8 +53,8 @@ type child struct {
 
 var _ runner.Runner = (*child)(nil)
 
-func newChild(cfg *LaunchConfig, env []string, socketDir string, out *output) *child {
-	p := &child{cfg: cfg, env: env, socketDir: socketDir, out: out, ended: make(chan struct{}), exited: make(chan struct{})}
+func newChild(starting context.Context, cfg *LaunchConfig, env []string, socketDir string, out *output) *child {
+	p := &child{starting: starting, cfg: cfg, env: env, socketDir: socketDir, out: out, ended: make(chan struct{}), exited: make(chan struct{})}
 	p.stdoutR, p.stdoutW = io.Pipe()
 	p.stderrR, p.stderrW = io.Pipe()
 	return p
@@ -62,17 +64,17 @@ func newChild(cfg *LaunchConfig, env []string, socketDir string, out *output) *c
 func (p *child) Start(context.Context) error {
 	outR, outW, err := os.Pipe()
 	if err != nil {
-		return p.refuse(execError(p.cfg.Path, err))
+		return p.refuse(execError(p.cfg.Source, err))
 	}
 	errR, errW, err := os.Pipe()
 	if err != nil {
 		_ = outR.Close()
 		_ = outW.Close()
-		return p.refuse(execError(p.cfg.Path, err))
+		return p.refuse(execError(p.cfg.Source, err))
 	}
 	cmd, err := p.cfg.Spawner.start(func() *exec.Cmd {
 		return &exec.Cmd{
-			Path: p.cfg.Path, Args: append([]string{p.cfg.Path}, p.cfg.Args...), Env: p.env, Dir: p.cfg.Dir,
+			Path: execPath(p.cfg), Args: append([]string{p.cfg.Path}, p.cfg.Args...), Env: p.env, Dir: p.cfg.Dir,
 			Stdout: outW, Stderr: errW, // and stdin from /dev/null
 			SysProcAttr: processAttr(),
 		}
@@ -82,11 +84,12 @@ func (p *child) Start(context.Context) error {
 	if err != nil {
 		_ = outR.Close()
 		_ = errR.Close()
-		return p.refuse(execError(p.cfg.Path, err))
+		return p.refuse(execError(p.cfg.Source, err))
 	}
 	p.mu.Lock()
 	p.cmd = cmd
 	p.mu.Unlock()
+	p.stopWatch = context.AfterFunc(p.starting, func() { p.signal(unix.SIGKILL) })
 	if err := limitProcess(cmd.Process.Pid, p.cfg.NoFile); err != nil {
 		p.cfg.Log.Debug("a limit of the plugin's process could not be set", "pid", cmd.Process.Pid, "error", err)
 	}
@@ -96,6 +99,10 @@ func (p *child) Start(context.Context) error {
 	go p.wait(cmd, &drains, outR, errR)
 	return nil
 }
+
+// outlives says that the start is over, and reports whether it was in time: if not, the
+// process is being killed. It is for whoever has called Start.
+func (p *child) outlives() bool { return p.stopWatch == nil || p.stopWatch() }
 
 // wait owns the end of the process.
 func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File) {
@@ -135,6 +142,7 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 // else, until the end.
 func (p *child) drainStdout(r io.Reader) {
 	lines := newLineReader(r)
+	lines.raw = true // what is around the handshake is to be seen in the log
 	noise := 0
 	for announced := false; ; {
 		line, cut, err := lines.next()
@@ -145,29 +153,37 @@ func (p *child) drainStdout(r io.Reader) {
 			p.out.line("stdout", line, cut)
 			continue
 		}
-		line = trimChatter(line)
-		if len(line) == 0 {
-			continue
-		}
-		if a, ok := parseAnnouncement(string(line)); ok && cut == 0 {
-			announced = true
-			if fault := a.check(p.cfg.Path, p.socketDir); fault != nil {
+		skipped, handshake, a, ok := splitAnnouncement(line)
+		if ok && cut == 0 {
+			announced, lines.raw = true, false
+			switch {
+			case len(skipped) > 0:
+				p.skipped("the plugin printed text before its handshake and did not end the line; it was skipped, stdout must carry the handshake only", skipped)
+			case len(handshake) < len(line):
+				p.skipped("the plugin's handshake has more around it than the end of its line, which was ignored; stdout must carry the handshake only", line)
+			}
+			if fault := a.check(p.cfg.Source, p.socketDir); fault != nil {
 				_ = p.refuse(fault)
 				continue
 			}
 			// go-plugin's scanner takes it at once; at the latest the exit ends the wait.
-			_, _ = p.stdoutW.Write(append(line, '\n'))
+			_, _ = p.stdoutW.Write(append(handshake, '\n'))
 			continue
 		}
 		if noise++; noise <= maxNoiseShown {
-			p.cfg.Log.Warn("the plugin printed to stdout before its handshake; the line was skipped, stdout must carry the handshake only",
-				"line", shorten(clean(string(line[:min(len(line), 4*noiseShown)])), noiseShown))
+			p.skipped("the plugin printed to stdout before its handshake; the line was skipped, stdout must carry the handshake only", line)
 		}
 		if noise > maxNoise {
-			_ = p.refuse(&StartError{Kind: KindNotPlugin, Path: p.cfg.Path, Message: fmt.Sprintf("it printed more than %d lines on stdout and no handshake; call pluginapi.Main first in main", maxNoise)})
+			_ = p.refuse(&StartError{Kind: KindNotPlugin, Path: p.cfg.Source, Message: fmt.Sprintf("it printed more than %d lines on stdout and no handshake; call pluginapi.Main first in main", maxNoise)})
 			announced = true
 		}
 	}
+}
+
+// skipped logs what a plugin printed before its handshake, in quotes, since it may be
+// nothing but space.
+func (p *child) skipped(what string, text []byte) {
+	p.cfg.Log.Warn(what, "line", `"`+shorten(clean(string(text[:min(len(text), 4*noiseShown)])), noiseShown)+`"`)
 }
 
 // refuse keeps why the start failed and ends the process.

@@ -157,7 +157,9 @@ func (s *server) newServer(opts []grpc.ServerOption) *grpc.Server {
 // Describe implements conduitv1.PluginServer.
 func (s *server) Describe(context.Context, *conduitv1.DescribeRequest) (*conduitv1.Description, error) {
 	s.freeStdio() // the first RPC of a host, before any code of the element's own
-	return s.plugin.Describe(), nil
+	d := s.plugin.Describe()
+	nameProcess(d.GetElement())
+	return d, nil
 }
 
 // Configure implements conduitv1.PluginServer.

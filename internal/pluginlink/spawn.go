@@ -2,8 +2,10 @@ package pluginlink
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -29,10 +31,33 @@ type start struct {
 var errSpawnerClosed = errors.New("the host has stopped: it starts no more plugins")
 
 // NewSpawner starts a Spawner. It must be closed.
+//
+// From here on no process that this one starts inherits a descriptor that this one
+// was itself started with, but for its standard ones: Go opens everything so that it
+// is closed by exec, a shell or a supervisor that started the host does not.
 func NewSpawner() *Spawner {
+	keepDescriptors()
 	s := &Spawner{starts: make(chan start), quit: make(chan struct{}), done: make(chan struct{})}
 	go s.run()
 	return s
+}
+
+// keepListed is keepDescriptors where the system has a list of them.
+func keepListed() {
+	for _, dir := range []string{"/proc/self/fd", "/dev/fd"} {
+		d, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		names, _ := d.Readdirnames(-1)
+		_ = d.Close()
+		for _, name := range names {
+			if fd, err := strconv.Atoi(name); err == nil && fd > 2 {
+				syscall.CloseOnExec(fd)
+			}
+		}
+		return
+	}
 }
 
 // Close ends the spawner's thread, and with it, on Linux, every process that it

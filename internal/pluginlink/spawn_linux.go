@@ -2,6 +2,9 @@ package pluginlink
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"os"
 	"os/exec"
 	"syscall"
 
@@ -10,6 +13,29 @@ import (
 
 // errBadArch is what only some systems say of a program for another machine.
 var errBadArch = errors.New("bad CPU type")
+
+// execPath names what is run: the opened file itself, whatever its path has come to
+// name. Of the host's own descriptor, since the child's is closed by exec.
+func execPath(cfg *LaunchConfig) string {
+	if cfg.File == nil {
+		return cfg.Path
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), cfg.File.Fd())
+	opened, err1 := cfg.File.Stat()
+	named, err2 := os.Stat(path)
+	if err1 != nil || err2 != nil || !os.SameFile(opened, named) {
+		return cfg.Path // no /proc, or not this process's
+	}
+	return path
+}
+
+// keepDescriptors keeps all descriptors but the standard ones from the processes that
+// this one starts.
+func keepDescriptors() {
+	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) != nil { // before Linux 5.11
+		keepListed()
+	}
+}
 
 // processAttr puts the plugin into a process group of its own, so that it gets
 // no Ctrl-C of the terminal's and can be killed with its children, and has the
@@ -45,6 +71,10 @@ func limitProcess(pid int, noFile uint64) error {
 	n := min(noFile, hard.Max)
 	return errors.Join(core, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}, nil))
 }
+
+// nameProcess says what tools such as top call this process. Without it that is the
+// last part of the path which was executed, a number.
+func nameProcess(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
 
 // redirect makes fd to another name of fd from.
 func redirect(from, to int) error { return unix.Dup3(from, to, 0) }

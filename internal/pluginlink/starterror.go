@@ -3,6 +3,7 @@ package pluginlink
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"syscall"
 )
@@ -34,7 +35,7 @@ const (
 // immutable.
 type StartError struct {
 	Kind StartKind
-	// Path is the binary.
+	// Path is the binary, as people know it.
 	Path string
 	// Message says what happened and what to do next.
 	Message string
@@ -45,15 +46,14 @@ type StartError struct {
 	Err    error
 }
 
-// Error returns one line.
+// Error returns one line: what happened first, since a table may have room for no more.
 func (e *StartError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "plugin %s did not start (%s): %s", e.Path, e.Kind, e.Message)
+	s := e.Message
 	if n := len(e.Stderr); n > 0 {
 		last := e.Stderr[max(0, n-3):]
-		b.WriteString("; stderr ended with: " + strings.Join(last, " / "))
+		s += "; stderr ended with: " + strings.Join(last, " / ")
 	}
-	return b.String()
+	return fmt.Sprintf("%s (%s: %s)", s, e.Kind, e.Path)
 }
 
 // Unwrap returns the cause.
@@ -84,7 +84,10 @@ func execError(path string, err error) *StartError {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		e.Kind, e.Message = KindSystem, "the system has no process or memory left: "+err.Error()+"; raise the limits (ulimit -u, pids.max)"
 	default:
-		e.Kind, e.Message = KindSystem, err.Error()
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pe.Err // its path need not be the one that people know
+		}
+		e.Kind, e.Message = KindSystem, "the system started no process: "+err.Error()
 	}
 	return e
 }
