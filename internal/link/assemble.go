@@ -51,7 +51,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	if d.HasTotal {
 		c.turn++
 		turn = c.turn
-		*a = assembly{active: true, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: turn}
+		*a = assembly{active: true, in: in, part: d.Part, ctype: contentType(d.ContentType), total: int64(d.Total), turn: turn}
 		if a.large = a.total > k.windowSize()-2*dataCost; a.large {
 			c.reserveFor(r)
 			if k = r.get(); k == nil || a.turn != turn {
@@ -60,7 +60,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		}
 	}
 	buf := a.buf
-	if cap(buf) == 0 && !a.large || a.reserved > 0 && int64(cap(buf)) < a.total {
+	if cap(buf) == 0 && !a.large || a.hasMemory() && int64(cap(buf)) < a.total {
 		buf = append(make([]byte, 0, a.total), buf...)
 	}
 	// The copy is made without the lock, and nothing of the call is touched
@@ -73,21 +73,23 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	}
 	a.buf = buf
 	c.credit(k, dataCost)
+	if a.res != nil {
+		a.res.came(int64(len(buf)), c.now)
+	}
 	if d.More {
 		return nil
 	}
-	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: buf}, cost: a.total, reserved: a.reserved}
-	if it.reserved > 0 {
-		it.cost = 0 // granted with the reservation
-	}
-	if a.waiter != nil && c.memory.forget(a.waiter) {
+	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: buf}, cost: a.total}
+	if a.hasMemory() {
+		it.res, it.cost = a.res, 0 // granted with the reservation
+	} else if a.res != nil && c.memory.forget(a.res) {
 		// All of it came within the window before its turn: nothing is reserved.
 		k.lent = 0
 		c.later(effect{kind: effectRelease})
 	}
 	*a = assembly{}
-	if !in.put(it) && it.reserved > 0 {
-		c.later(effect{kind: effectRelease, n: it.reserved})
+	if !in.put(it) && it.res != nil {
+		c.later(effect{kind: effectRelease, res: it.res})
 	}
 	return nil
 }
@@ -134,46 +136,40 @@ func (c *Conn) credit(k *call, n int64) {
 // and released between.
 func (c *Conn) reserveFor(r ref) {
 	k := r.get()
-	if k == nil || !k.open.large || k.open.waiter != nil || k.lent > 0 {
+	if k == nil || !k.open.large || k.open.res != nil || k.lent > 0 {
 		return
 	}
-	total, turn := k.open.total, k.open.turn
-	k.lent = total
+	v := &reservation{conn: c, r: r, in: k.open.in, n: k.open.total, who: claimant{conn: c}}
+	if s := k.server; s != nil && s.invoke.HasCaller {
+		v.who.user, v.who.peer = string(s.invoke.Caller.User), string(s.invoke.Caller.Peer)
+	}
+	v.got.Store(int64(len(k.open.buf)))
+	k.lent, k.open.res = v.n, v
 	c.unlock()
-	waiter := c.memory.reserve(total, func() {
-		c.mu.Lock()
-		k := r.get()
-		granted := k != nil && k.open.turn == turn
-		if granted {
-			k.open.reserved, k.open.waiter = total, nil
-			k.recvOwed += total
-			c.owe(k)
-		}
-		c.unlock()
-		if granted {
-			c.kick()
-			return
-		}
-		c.memory.release(total)
-		c.mu.Lock()
-		c.lendAgain(r)
-		c.unlock()
-	})
+	c.memory.reserve(v)
 	c.mu.Lock()
-	if waiter == nil {
+}
+
+// granted has the sender of a large message told of the memory that is there for it.
+// No lock is held.
+func (c *Conn) granted(v *reservation) {
+	c.mu.Lock()
+	k := v.r.get()
+	ok := k != nil && k.open.res == v
+	if ok {
+		v.granted = true
+		k.recvOwed += v.n
+		c.owe(k)
+	}
+	c.unlock()
+	if ok {
+		c.kick()
 		return
 	}
-	k = r.get()
-	if k != nil && k.open.turn == turn {
-		if k.open.reserved == 0 {
-			k.open.waiter = waiter
-		}
-		return
-	}
-	if c.memory.forget(waiter) { // it came whole, or ended, meanwhile
-		c.later(effect{kind: effectRelease})
-		c.lendAgain(r)
-	}
+	c.memory.release(v) // it came whole, or ended, meanwhile
+	c.mu.Lock()
+	c.lendAgain(v.r)
+	c.unlock()
 }
 
 // lendAgain notes that a call holds no memory any more, and asks for the message
@@ -188,11 +184,12 @@ func (c *Conn) lendAgain(r ref) {
 // dropAssembly gives up the message that a call has open. c.mu is held.
 func (c *Conn) dropAssembly(k *call) {
 	a := &k.open
-	if a.waiter != nil && c.memory.forget(a.waiter) {
+	switch {
+	case a.res == nil:
+	case a.hasMemory():
+		c.later(effect{kind: effectRelease, res: a.res})
+	case c.memory.forget(a.res):
 		c.later(effect{kind: effectRelease})
-	}
-	if a.reserved > 0 {
-		c.later(effect{kind: effectRelease, n: a.reserved})
 	}
 	*a = assembly{}
 }

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"container/list"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -117,16 +116,19 @@ type item struct {
 
 // assembly is a message whose Data are still arriving.
 type assembly struct {
-	active   bool
-	part     uint32
-	ctype    string
-	total    int64
-	buf      []byte
-	large    bool   // it does not fit the window: its bytes are granted from Memory
-	turn     uint64 // tells this message from the call's others
-	reserved int64  // of Memory
-	waiter   *list.Element
+	active bool
+	in     *inbox // where it goes
+	part   uint32
+	ctype  string
+	total  int64
+	buf    []byte
+	large  bool         // it does not fit the window: its bytes are granted from Memory
+	turn   uint64       // tells this message from the call's others
+	res    *reservation // of Memory, or the wait for it
 }
+
+// hasMemory reports whether the message was given memory of its own. conn.mu is held.
+func (a *assembly) hasMemory() bool { return a.res != nil && a.res.granted }
 
 // pending returns the number of queued items.
 func (k *call) pending() int { return len(k.q) - k.qHead }
@@ -328,6 +330,7 @@ type effect struct {
 	kind    effectKind
 	to      ref
 	n       int64
+	res     *reservation
 	body    []byte
 	reason  string
 	owner   Owner
@@ -371,7 +374,7 @@ func (c *Conn) unlock() {
 		case effectOwner:
 			e.owner.CallEnded(e.tag, e.code, e.outcome)
 		case effectRelease:
-			c.memory.release(e.n)
+			c.memory.release(e.res)
 		case effectClose:
 			c.Close(CloseDone, "nothing more is sent on this link")
 		case effectAttempt:

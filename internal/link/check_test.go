@@ -67,7 +67,7 @@ func checkMemory(tb testing.TB, what string, m *Memory) {
 	tb.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.windows != 0 || m.held != 0 || m.waiters.Len() != 0 {
+	if m.windows != 0 || m.held != 0 || m.waiters.Len() != 0 || m.holders.Len() != 0 || len(m.heldBy) != 0 || m.timer != nil {
 		tb.Errorf("%s: memory is left: %d promised, %d held, %d waiting", what, m.windows, m.held, m.waiters.Len())
 	}
 }

@@ -21,7 +21,7 @@ func dump(what string, c *Conn) string {
 			fmt.Fprintf(&b, " front kind %d %d bytes", k.front().kind, len(k.front().data.Bytes))
 		}
 		if a := &k.open; a.active {
-			fmt.Fprintf(&b, " open total %d have %d large %v reserved %d waiting %v", a.total, len(a.buf), a.large, a.reserved, a.waiter != nil)
+			fmt.Fprintf(&b, " open total %d have %d large %v memory asked %v given %v", a.total, len(a.buf), a.large, a.res != nil, a.hasMemory())
 		}
 		b.WriteString("\n")
 	}

@@ -43,7 +43,7 @@ func encodeFailure(e *conduit.Error) []byte {
 }
 
 // decodeFailure reads an error off the wire.
-func decodeFailure(body []byte, peer string) (*conduit.Error, error) {
+func decodeFailure(body []byte) (*conduit.Error, error) {
 	var f conduitv1.Failure
 	if err := proto.Unmarshal(body, &f); err != nil {
 		return nil, err
@@ -60,9 +60,6 @@ func decodeFailure(body []byte, peer string) (*conduit.Error, error) {
 		Code: code, Reason: f.Reason, Outcome: outcome, Retryable: f.Retryable,
 		RetryAfter: time.Duration(min(f.RetryAfterMicros, uint64(24*time.Hour/time.Microsecond))) * time.Microsecond,
 		Message:    f.Message, Op: f.Op, Peer: f.Peer, Address: f.Address, Method: f.Method, Details: f.Details,
-	}
-	if e.Peer == "" {
-		e.Peer = peer
 	}
 	if e.Reason == "" {
 		e.Reason = conduit.ReasonUnspecified

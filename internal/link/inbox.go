@@ -24,9 +24,9 @@ type inbox struct {
 // inboxItem is a message with what taking it returns: call credit, and memory
 // reserved for it.
 type inboxItem struct {
-	msg      conduit.Message
-	cost     int64
-	reserved int64
+	msg  conduit.Message
+	cost int64
+	res  *reservation
 }
 
 func (b *inbox) init() {
@@ -62,19 +62,34 @@ func (b *inbox) end(err *conduit.Error) {
 	b.signal()
 }
 
-// drain drops what was not taken and returns the memory reserved for it. If that
-// was something, the call ends with err, as it is not whole any more.
-func (b *inbox) drain(err *conduit.Error) (reserved int64) {
+// drain drops what was not taken and returns the memory reserved for it, nil if
+// there is none: a call has it for one message at most. If something was dropped, the
+// call ends with err, as it is not whole any more.
+func (b *inbox) drain(err *conduit.Error) (held *reservation) {
 	b.mu.Lock()
 	if b.head < len(b.q) && b.err == nil {
 		b.err = err
 	}
 	for ; b.head < len(b.q); b.head++ {
-		reserved += b.q[b.head].reserved
+		if v := b.q[b.head].res; v != nil {
+			held = v
+		}
 		b.q[b.head] = inboxItem{}
 	}
 	b.mu.Unlock()
-	return reserved
+	return held
+}
+
+// keeps reports whether the message of a reservation waits to be taken.
+func (b *inbox) keeps(v *reservation) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range b.q[b.head:] {
+		if it.res == v {
+			return true
+		}
+	}
+	return false
 }
 
 // takeTimer lends a timer that fires once after d.

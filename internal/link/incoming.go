@@ -221,8 +221,8 @@ func (s *ServerCall) finish(ctx context.Context, err error, stop func()) {
 		}
 	}
 	c.unlock()
-	if n := s.in.drain(nil); n > 0 {
-		c.memory.release(n)
+	if v := s.in.drain(nil); v != nil {
+		c.memory.release(v)
 	}
 	c.flushShared()
 }

@@ -1,8 +1,8 @@
 package link
 
 import (
-	"container/list"
 	"sync"
+	"time"
 )
 
 // DefaultMemory and DefaultLinkMemory bound what receivers hold, in bytes.
@@ -18,11 +18,12 @@ const minWindow = 4 << 10
 // that they promise (at most half) and the messages above a window that they
 // take in. Its methods may be called concurrently.
 type Memory struct {
+	start time.Time // what reservation.since counts from
+
 	mu      sync.Mutex
 	total   int64
 	windows int64 // promised to calls
-	held    int64 // reserved for large messages
-	waiters list.List
+	turns
 }
 
 // NewMemory returns a Memory of total bytes; 0 means the default.
@@ -30,13 +31,7 @@ func NewMemory(total int64) *Memory {
 	if total <= 0 {
 		total = DefaultMemory
 	}
-	return &Memory{total: total}
-}
-
-// memoryWaiter is a large message that waits for its turn.
-type memoryWaiter struct {
-	n     int64
-	grant func()
+	return &Memory{start: time.Now(), total: total}
 }
 
 // takeWindow promises between least and want bytes, less as room gets short,
@@ -73,66 +68,6 @@ func shareOf(total, taken int64, n int, want, least int64) int64 {
 		return 0
 	}
 	return got
-}
-
-// reserve sets n bytes aside for a message and calls grant, at once or when
-// earlier reservations have been released, first come first served. grant runs
-// without the lock. The waiter can be dropped with forget.
-func (m *Memory) reserve(n int64, grant func()) *list.Element {
-	m.mu.Lock()
-	if m.waiters.Len() == 0 && (m.held == 0 || m.held+n <= m.room()) {
-		m.held += n
-		m.mu.Unlock()
-		grant()
-		return nil
-	}
-	e := m.waiters.PushBack(&memoryWaiter{n: n, grant: grant})
-	m.mu.Unlock()
-	return e
-}
-
-// room is what messages may take: the half that windows cannot have, so that
-// the largest message always fits.
-func (m *Memory) room() int64 { return m.total / 2 }
-
-// forget drops a reservation that was not granted; it reports false if it was
-// granted, or is being granted. After true, release(0) must be called, without
-// any lock held: who waits behind may fit now.
-func (m *Memory) forget(e *list.Element) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w, ok := e.Value.(*memoryWaiter)
-	if !ok || w.grant == nil {
-		return false
-	}
-	w.grant = nil
-	m.waiters.Remove(e)
-	return true
-}
-
-// release returns n reserved bytes and grants to those who wait.
-func (m *Memory) release(n int64) {
-	m.mu.Lock()
-	m.held -= n
-	var grants []func()
-	for e := m.waiters.Front(); e != nil; e = m.waiters.Front() {
-		w, ok := e.Value.(*memoryWaiter)
-		// The first always fits alone, or a message above the whole budget would
-		// block every other for ever.
-		if ok && m.held > 0 && m.held+w.n > m.room() {
-			break
-		}
-		m.waiters.Remove(e)
-		if ok {
-			m.held += w.n
-			grants = append(grants, w.grant)
-			w.grant = nil
-		}
-	}
-	m.mu.Unlock()
-	for _, g := range grants {
-		g()
-	}
 }
 
 // usage returns what is promised and what is held, in bytes.

@@ -281,8 +281,8 @@ func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 
 // taken gives back what a message held.
 func (c *Conn) taken(r ref, it inboxItem) {
-	if it.reserved > 0 {
-		c.memory.release(it.reserved)
+	if it.res != nil {
+		c.memory.release(it.res)
 	}
 	c.mu.Lock()
 	k := r.get()
@@ -293,7 +293,7 @@ func (c *Conn) taken(r ref, it inboxItem) {
 	if it.cost > 0 {
 		c.credit(k, it.cost)
 	}
-	if it.reserved > 0 {
+	if it.res != nil {
 		c.lendAgain(r)
 	}
 	k = r.get()
@@ -416,8 +416,8 @@ func (x *exchange) cancel(cause error) {
 		}
 	}
 	x.expire(e)
-	if n := x.in.drain(e); n > 0 {
-		x.c.memory.release(n)
+	if v := x.in.drain(e); v != nil {
+		x.c.memory.release(v)
 	}
 }
 

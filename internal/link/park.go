@@ -271,8 +271,8 @@ func (p Parked) Serve(fn ServeFunc) {
 		c.unlock()
 		stop()
 		s.cancel(nil)
-		if n := s.in.drain(nil); n > 0 {
-			c.memory.release(n)
+		if v := s.in.drain(nil); v != nil {
+			c.memory.release(v)
 		}
 		return
 	}
@@ -500,6 +500,10 @@ func (h *hold) follow(b, from ref, paid int64) {
 		return
 	case k == nil || k.sendEnded: // answered already, or this link died meanwhile
 		c.later(effect{kind: effectCancel, to: b, reason: c.o.LostReason})
+		if k != nil { // its answer waits; the attempt's end is nobody's here
+			h.state = holdSpliced
+			c.dropHold(k)
+		}
 	default:
 		k.peer, h.state = b, holdSpliced
 		if k.cancelled {

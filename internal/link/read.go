@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
 )
@@ -485,16 +487,45 @@ func (c *Conn) takeFailure(f *frame.Frame) error {
 	if !k.ours {
 		return c.broken("a Failure for call %d, which the other end made itself", f.Call)
 	}
-	e, err := decodeFailure(f.Body, c.o.Peer.Name)
+	e, err := decodeFailure(f.Body)
 	if err != nil {
 		return c.broken("the Failure of call %d does not decode", f.Call)
 	}
 	var body []byte
-	if k.peer.k != nil && len(f.Body) <= maxFailure { // else it is written anew, and cut
-		body = append([]byte(nil), f.Body...)
+	if k.peer.k != nil {
+		body = c.passedOn(f.Body, e)
+	}
+	if e.Outcome == conduit.NotSent { // it was: here is the answer
+		e.Outcome = conduit.Refused
+	}
+	if e.Peer == "" {
+		e.Peer = c.o.Peer.Name
 	}
 	c.ended(k, e, body)
 	return nil
+}
+
+// passedOn is a Failure as it goes on to the caller: as it came, but cut if it is too
+// long; with the instance that made it, if this link is to one and nobody said so
+// before; and not saying of a call that came here that it was not sent. What is
+// appended to an encoded message stands in place of what it says before. c.mu is held.
+func (c *Conn) passedOn(body []byte, e *conduit.Error) []byte {
+	const outcome, peer = 3, 8 // fields of Failure
+	if len(body) > maxFailure {
+		body = encodeFailure(e)
+	}
+	from := ""
+	if e.Peer == "" {
+		from = cut(c.theirs.Instance, maxName)
+	}
+	out := append(make([]byte, 0, len(body)+len(from)+8), body...)
+	if e.Outcome == conduit.NotSent {
+		out = protowire.AppendVarint(protowire.AppendTag(out, outcome, protowire.VarintType), uint64(conduit.Refused))
+	}
+	if from != "" {
+		out = protowire.AppendString(protowire.AppendTag(out, peer, protowire.BytesType), from)
+	}
+	return out
 }
 
 func (c *Conn) takeCancel(f *frame.Frame) error {

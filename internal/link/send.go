@@ -74,7 +74,7 @@ func (c *Conn) failCall(r ref, body []byte) {
 
 // doubtful is a Failure of a call whose work an earlier attempt may have done.
 func doubtful(body []byte) []byte {
-	e, err := decodeFailure(body, "")
+	e, err := decodeFailure(body)
 	if err != nil || told(e, true) == e {
 		return body
 	}

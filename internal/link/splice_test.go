@@ -1,8 +1,12 @@
 package link
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
@@ -211,5 +215,55 @@ func TestRefusalOnAStuckCarrier(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkOver(t, "the link", c)
+	})
+}
+
+// A Failure goes on as it came, with what the far end's instance is if nobody said,
+// and as refused where it says that the call was not sent.
+func TestFailureThatIsPassedOn(t *testing.T) {
+	unknown := func(f *conduitv1.Failure) *conduitv1.Failure { // a field from a later version goes along
+		f.ProtoReflect().SetUnknown(protoreflect.RawFields{0xf8, 0x07, 0x01})
+		return f
+	}
+	for _, row := range []struct {
+		name, instance string
+		came, goes     *conduitv1.Failure
+	}{
+		{"plugin", "", &conduitv1.Failure{Code: 5, Reason: "no", Outcome: 3}, &conduitv1.Failure{Code: 5, Reason: "no", Outcome: 3}},
+		{"plugin that says not sent", "", unknown(&conduitv1.Failure{Code: 5, Outcome: 1, Retryable: true}), unknown(&conduitv1.Failure{Code: 5, Outcome: 2, Retryable: true})},
+		{"instance", "i-1", unknown(&conduitv1.Failure{Code: 5, Outcome: 3}), unknown(&conduitv1.Failure{Code: 5, Outcome: 3, Peer: "i-1"})},
+		{"instance that says not sent", "i-1", &conduitv1.Failure{Outcome: 1}, &conduitv1.Failure{Outcome: 2, Peer: "i-1"}},
+		{"instance that names another", "i-1", &conduitv1.Failure{Code: 5, Peer: "i-2", Op: "plugin"}, &conduitv1.Failure{Code: 5, Peer: "i-2", Op: "plugin"}},
+	} {
+		for _, held := range []bool{false, true} {
+			bubble(t, fmt.Sprintf("%s, held %v", row.name, held), func(t *testing.T) {
+				back, plugin := rawLink(t, Options{Dialer: true, Duplex: true, Peer: Peer{Name: "somebody"}}, &conduitv1.Hello{Instance: row.instance})
+				router := &testRouter{failed: func(Parked, *conduit.Error) bool { return false }}
+				_, caller := rawLink(t, Options{Handler: handlerFunc(func(in *Incoming) {
+					out := *in.Invoke
+					if held {
+						in.SpliceHeld(back, &out, router, 1)
+					} else {
+						in.Splice(back, &out, router, 1)
+					}
+				})}, &conduitv1.Hello{})
+				caller.send(invokeFrame(1, "M", whole("x", true)))
+				plugin.take()
+				plugin.send(failureFrame(1, row.came))
+				if got := failure(caller.take(), 1); !proto.Equal(got, row.goes) {
+					t.Errorf("%v goes on as %v", row.came, got)
+				}
+			})
+		}
+	}
+	bubble(t, "to its own caller", func(t *testing.T) {
+		c, r := rawLink(t, Options{Dialer: true, Peer: Peer{Name: "where"}}, &conduitv1.Hello{Instance: "i-1"})
+		x := c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "M", Last: true})
+		r.take()
+		r.send(failureFrame(1, &conduitv1.Failure{Code: 5, Outcome: 1}))
+		_, err := x.Recv(t.Context())
+		if e := asError(t, err); e.Outcome != conduit.Refused || e.Peer != "i-1" {
+			t.Errorf("got %v of %q", e, e.Peer)
+		}
 	})
 }
