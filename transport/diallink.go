@@ -62,7 +62,6 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 func (c *Client) ended(k key, own *pooled, err error) {
 	close(own.gone)
 	c.forget(own)
-	c.log.Debug("link closed", "peer", k.url, "error", err)
 }
 
 // dialOwned makes a link that its caller closes.
