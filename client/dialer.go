@@ -24,12 +24,23 @@ func (d *dialer) Connect(ctx context.Context, url string, h registry.Hooks) (reg
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.failed[url] = conduit.AsError(err, conduit.NotSent)
-	} else {
-		delete(d.failed, url)
+		e := conduit.AsError(err, conduit.NotSent)
+		d.failed[url] = e
+		return nil, bare{e}
 	}
-	return l, err
+	delete(d.failed, url)
+	return l, nil
 }
+
+// bare is an error as one word of a longer message: its code and outcome are those of
+// a dial, not of the call that the message is for.
+type bare struct{ e *conduit.Error }
+
+// Error returns the message.
+func (b bare) Error() string { return b.e.Message }
+
+// Unwrap returns the whole error.
+func (b bare) Unwrap() error { return b.e }
 
 // why returns the error of a URL that there is no peer at, nil if it was not tried
 // yet. reason is the registry's word on one that could be dialled and was no peer.

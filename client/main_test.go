@@ -171,10 +171,10 @@ func (p *peer) serve(t *testing.T, addr string) {
 		Handler: p,
 		Link:    link.Options{Hello: link.Hello{Instance: p.id.String(), Epoch: 7}},
 		Authenticate: func(r *http.Request) (link.Peer, error) {
-			switch who := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); {
-			case who == "":
+			switch who := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); who {
+			case "":
 				return link.Peer{}, nil
-			case who == session:
+			case session:
 				return link.Peer{User: who, Level: conduit.User}, nil
 			default:
 				return link.Peer{}, errors.New("the session is unknown")

@@ -91,7 +91,7 @@ func (t *loneTarget) Invoke(ctx context.Context, in *conduit.Invocation) conduit
 		end := x.end
 		x.ctx, x.end = limited, func(cause error) { end(cause); free() }
 	}
-	x.current = t.targets[turn].Invoke(x.ctx, &x.in)
+	x.current = t.targets[turn].Invoke(x.ctx, &x.in) //nolint:contextcheck // a child of ctx
 	return x
 }
 
@@ -165,7 +165,7 @@ func (x *loneExchange) again(ctx context.Context, e *conduit.Error) bool {
 	x.mu.Lock()
 	x.current = fresh
 	x.mu.Unlock()
-	if err := context.Cause(x.ctx); err != nil {
+	if err := context.Cause(x.ctx); err != nil { //nolint:contextcheck // it tells of a Cancel
 		fresh.Cancel(err)
 	}
 	return true

@@ -44,6 +44,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 	for name, at := range addresses {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			(&endToEnd{ctx: ctx, echo: c.At(at)}).run(t)
 		})
 	}
@@ -65,11 +66,13 @@ type endToEnd struct {
 }
 
 // run is the original's table, by its names.
-func (e *endToEnd) run(t *testing.T) {
-	for _, test := range []struct {
+func (e *endToEnd) run(t *testing.T) { //nolint:thelper // the functions of its table are tests
+	t.Helper()
+	type table []struct {
 		name string
 		run  func(t *testing.T)
-	}{
+	}
+	for _, test := range (table{
 		{"testRemoteInvokeSync", func(t *testing.T) {
 			if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Nothing", nil); err != nil {
 				t.Error(err)
@@ -198,7 +201,7 @@ func (e *endToEnd) run(t *testing.T) {
 			}
 			all.Wait()
 		}},
-	} {
+	}) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			// The original's service sleeps so before it answers.

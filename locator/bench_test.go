@@ -32,9 +32,11 @@ func (instant) Recv(context.Context) (conduit.Message, error) { return conduit.M
 func (i instant) Connect(context.Context, string, registry.Hooks) (registry.Link, error) {
 	return i, nil
 }
+
 func (i instant) Invoke(context.Context, registry.Route, *conduit.Invocation) conduit.Exchange {
 	return nothing
 }
+
 func (i instant) WhoAreYou(context.Context, []byte) (*conduitv1.InstanceInfo, error) {
 	return &conduitv1.InstanceInfo{Instance: i.id.String()}, nil
 }

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -31,5 +30,5 @@ func logClosed(log *slog.Logger, l *link.Conn, err error, about ...any) {
 	}
 	about = append(about, "idle", idle.Round(time.Millisecond).String(), "silent", silent.Round(time.Millisecond).String(),
 		"hint", "if other links end after the same silence, a proxy or firewall on the way cuts idle connections: let it wait longer, or set cluster.ping_interval below its limit")
-	log.Log(context.Background(), slog.LevelInfo, "an idle link was lost", about...)
+	log.Info("an idle link was lost", about...)
 }
