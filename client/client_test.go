@@ -53,9 +53,8 @@ func TestBadAddress(t *testing.T) {
 func TestDialFails(t *testing.T) {
 	const canary = "s3cr3t-CANARY-91"
 	ctx := testContext(t)
-	a, gone := start(t, "a"), start(t, "gone")
-	gone.stop()
-	other := start(t, "other")
+	a, gone, other := start(t, "a"), start(t, "gone"), start(t, "other")
+	gone.stop() // when both have listened, so that their ports differ
 	other.stop()
 	for _, test := range []struct {
 		name   string

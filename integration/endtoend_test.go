@@ -66,150 +66,159 @@ type endToEnd struct {
 }
 
 // run is the original's table, by its names.
-func (e *endToEnd) run(t *testing.T) { //nolint:thelper // the functions of its table are tests
+func (e *endToEnd) run(t *testing.T) {
 	t.Helper()
-	type table []struct {
-		name string
-		run  func(t *testing.T)
-	}
-	for _, test := range (table{
-		{"testRemoteInvokeSync", func(t *testing.T) {
-			if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Nothing", nil); err != nil {
-				t.Error(err)
-			}
-		}},
-		{"testRemoteInvokeSyncException", func(t *testing.T) {
-			_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"))
-			isIllegal(t, err, "not Hello")
-		}},
-		{"testRemoteInvokeSyncReturn", func(t *testing.T) {
-			if got, err := conduit.Call[float64](e.ctx, e.echo, "EchoJSON", 40.42); err != nil || got != 40.42 {
-				t.Errorf("%v, %v", got, err)
-			}
-		}},
-		{"testRemoteInvokeSyncReturnException", func(t *testing.T) {
-			got, err := conduit.Call[float64](e.ctx, e.echo, "Fail", illegal("not Hello"))
-			isIllegal(t, err, "not Hello")
-			if got != 0 {
-				t.Errorf("%v beside an error", got)
-			}
-		}},
-		{"testAsyncReturnVoid", func(t *testing.T) {
-			var got []partItem
-			err := <-async(func() error {
-				_, err := conduit.Call[int](e.ctx, e.echo, "Parts", 1, conduit.OnPart(1, func(m conduit.Message) { got = append(got, decode(m)) }))
-				return err
-			})
-			if err != nil || len(got) != 1 || got[0] != (partItem{Part: 1}) {
-				t.Errorf("%+v, %v", got, err)
-			}
-		}},
-		{"testAsyncReturnVoidException", func(t *testing.T) {
-			err := <-async(func() error {
-				_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
-				return err
-			})
-			isIllegal(t, err, "not Hello")
-		}},
-		{"testAsyncReturnFuture", func(t *testing.T) {
-			var got int
-			err := <-async(func() (err error) {
-				got, err = conduit.Call[int](e.ctx, e.echo, "EchoJSON", 42)
-				return err
-			})
-			if err != nil || got != 42 {
-				t.Errorf("%d, %v", got, err)
-			}
-		}},
-		{"testAsyncReturnFutureException", func(t *testing.T) {
-			err := <-async(func() error {
-				_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"))
-				return fmt.Errorf("the future: %w", err)
-			})
-			isIllegal(t, err, "not Hello")
-		}},
-		{"testAsyncReturnFutureWithConsumers", func(t *testing.T) {
-			var got int
-			var first, second []partItem
-			err := <-async(func() (err error) {
-				got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 42,
-					conduit.OnPart(1, func(m conduit.Message) { first = append(first, decode(m)) }),
-					conduit.OnPart(2, func(m conduit.Message) { second = append(second, decode(m)) }))
-				return err
-			})
-			if err != nil || got != 42 || len(first) != 42 || len(second) != 42 {
-				t.Fatalf("%d, %d and %d in parts, %v", got, len(first), len(second), err)
-			}
-			for i := range 42 {
-				if first[i] != (partItem{1, i}) || second[i] != (partItem{2, i}) {
-					t.Errorf("item %d: %+v, %+v", i, first[i], second[i])
-				}
-			}
-		}},
-		{"testAsyncReturnFutureWithConsumersException", func(t *testing.T) {
-			var handled error // what the original's error handler is given
-			err := <-async(func() error {
-				_, handled = conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
-				return handled
-			})
-			isIllegal(t, err, "not Hello")
-			isIllegal(t, handled, "not Hello")
-		}},
-		{"testAsyncReturnFutureWithCustomConsumers", func(t *testing.T) {
-			var got int
-			h := &handler{}
-			err := <-async(func() (err error) {
-				got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 3, typed(1, h.take), typed(2, h.take))
-				return err
-			})
-			if err != nil || got != 3 || h.err != nil || h.n != 6 {
-				t.Errorf("%d, %+v, %v", got, h, err)
-			}
-		}},
-		{"testAsyncReturnFutureWithCustomConsumersException", func(t *testing.T) {
-			h := &handler{}
-			err := <-async(func() error {
-				_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), typed(1, h.take), typed(2, h.take))
-				return err
-			})
-			isIllegal(t, err, "not Hello")
-			if h.n != 0 {
-				t.Errorf("%+v", h)
-			}
-		}},
-		{"testEcho", func(t *testing.T) {
-			id := newUUID()
-			if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
-				t.Errorf("%q, %v; want %q", got, err, id)
-			}
-		}},
-		{"testEchoWithSomeErrors", func(t *testing.T) {
-			// Many side by side, so that one's error cannot be another's.
-			var all sync.WaitGroup
-			for i := range 50 {
-				all.Go(func() {
-					id := newUUID()
-					if i%3 > 0 {
-						_, err := conduit.Call[string](e.ctx, e.echo, "Fail", illegal(id))
-						isIllegal(t, err, id)
-						return
-					}
-					if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
-						t.Errorf("%q, %v; want %q", got, err, id)
-					}
-				})
-			}
-			all.Wait()
-		}},
-	}) {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			// The original's service sleeps so before it answers.
-			if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Delay", map[string]int{"ms": mathrand.IntN(100)}); err != nil {
-				t.Error(err)
-			}
-			test.run(t)
+	t.Run("testRemoteInvokeSync", func(t *testing.T) {
+		e.begin(t)
+		if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Nothing", nil); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("testRemoteInvokeSyncException", func(t *testing.T) {
+		e.begin(t)
+		_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"))
+		isIllegal(t, err, "not Hello")
+	})
+	t.Run("testRemoteInvokeSyncReturn", func(t *testing.T) {
+		e.begin(t)
+		if got, err := conduit.Call[float64](e.ctx, e.echo, "EchoJSON", 40.42); err != nil || got != 40.42 {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+	t.Run("testRemoteInvokeSyncReturnException", func(t *testing.T) {
+		e.begin(t)
+		got, err := conduit.Call[float64](e.ctx, e.echo, "Fail", illegal("not Hello"))
+		isIllegal(t, err, "not Hello")
+		if got != 0 {
+			t.Errorf("%v beside an error", got)
+		}
+	})
+	t.Run("testAsyncReturnVoid", func(t *testing.T) {
+		e.begin(t)
+		var got []partItem
+		err := <-async(func() error {
+			_, err := conduit.Call[int](e.ctx, e.echo, "Parts", 1, conduit.OnPart(1, func(m conduit.Message) { got = append(got, decode(m)) }))
+			return err
 		})
+		if err != nil || len(got) != 1 || got[0] != (partItem{Part: 1}) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("testAsyncReturnVoidException", func(t *testing.T) {
+		e.begin(t)
+		err := <-async(func() error {
+			_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
+			return err
+		})
+		isIllegal(t, err, "not Hello")
+	})
+	t.Run("testAsyncReturnFuture", func(t *testing.T) {
+		e.begin(t)
+		var got int
+		err := <-async(func() (err error) {
+			got, err = conduit.Call[int](e.ctx, e.echo, "EchoJSON", 42)
+			return err
+		})
+		if err != nil || got != 42 {
+			t.Errorf("%d, %v", got, err)
+		}
+	})
+	t.Run("testAsyncReturnFutureException", func(t *testing.T) {
+		e.begin(t)
+		err := <-async(func() error {
+			_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"))
+			return fmt.Errorf("the future: %w", err)
+		})
+		isIllegal(t, err, "not Hello")
+	})
+	t.Run("testAsyncReturnFutureWithConsumers", func(t *testing.T) {
+		e.begin(t)
+		var got int
+		var first, second []partItem
+		err := <-async(func() (err error) {
+			got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 42,
+				conduit.OnPart(1, func(m conduit.Message) { first = append(first, decode(m)) }),
+				conduit.OnPart(2, func(m conduit.Message) { second = append(second, decode(m)) }))
+			return err
+		})
+		if err != nil || got != 42 || len(first) != 42 || len(second) != 42 {
+			t.Fatalf("%d, %d and %d in parts, %v", got, len(first), len(second), err)
+		}
+		for i := range 42 {
+			if first[i] != (partItem{1, i}) || second[i] != (partItem{2, i}) {
+				t.Errorf("item %d: %+v, %+v", i, first[i], second[i])
+			}
+		}
+	})
+	t.Run("testAsyncReturnFutureWithConsumersException", func(t *testing.T) {
+		e.begin(t)
+		var handled error // what the original's error handler is given
+		err := <-async(func() error {
+			_, handled = conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
+			return handled
+		})
+		isIllegal(t, err, "not Hello")
+		isIllegal(t, handled, "not Hello")
+	})
+	t.Run("testAsyncReturnFutureWithCustomConsumers", func(t *testing.T) {
+		e.begin(t)
+		var got int
+		h := &handler{}
+		err := <-async(func() (err error) {
+			got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 3, typed(1, h.take), typed(2, h.take))
+			return err
+		})
+		if err != nil || got != 3 || h.err != nil || h.n != 6 {
+			t.Errorf("%d, %+v, %v", got, h, err)
+		}
+	})
+	t.Run("testAsyncReturnFutureWithCustomConsumersException", func(t *testing.T) {
+		e.begin(t)
+		h := &handler{}
+		err := <-async(func() error {
+			_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), typed(1, h.take), typed(2, h.take))
+			return err
+		})
+		isIllegal(t, err, "not Hello")
+		if h.n != 0 {
+			t.Errorf("%+v", h)
+		}
+	})
+	t.Run("testEcho", func(t *testing.T) {
+		e.begin(t)
+		id := newUUID()
+		if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
+			t.Errorf("%q, %v; want %q", got, err, id)
+		}
+	})
+	t.Run("testEchoWithSomeErrors", func(t *testing.T) {
+		e.begin(t)
+		// Many side by side, so that one's error cannot be another's.
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				id := newUUID()
+				if i%3 > 0 {
+					_, err := conduit.Call[string](e.ctx, e.echo, "Fail", illegal(id))
+					isIllegal(t, err, id)
+					return
+				}
+				if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
+					t.Errorf("%q, %v; want %q", got, err, id)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// begin begins one of the tests.
+func (e *endToEnd) begin(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	// The original's service sleeps so before it answers.
+	if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Delay", map[string]int{"ms": mathrand.IntN(100)}); err != nil {
+		t.Error(err)
 	}
 }
 
