@@ -144,8 +144,8 @@ var layers = map[string]layer{
 		third: []string{hclog},
 	},
 	"client": {
-		why:   "what a Go program outside of the cluster imports",
-		local: []string{".", "address", "discovery", "locator", "transport"},
+		why:   "what a Go program outside of the cluster imports: discovery by a list, the registry over links of its own, the locator's pick and reroute",
+		local: []string{".", "address", "discovery", "internal/peerlink", "locator", "registry", "transport"},
 	},
 
 	// An instance.

@@ -4,172 +4,45 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/internal/link"
-	"github.com/elemental-conduit/conduit/transport"
+	"github.com/elemental-conduit/conduit/registry"
 )
-
-const limit = 30 * time.Second
-
-const where = "*://echo/echo/test.Echo"
-
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// peer is an instance with one method, Name, which returns the peer's name, and
-// Sum, which adds what comes up.
-type peer struct {
-	id     address.InstanceID
-	name   string
-	url    string
-	addr   string
-	server *transport.Server
-	listen net.Listener
-	http   *http.Server
-
-	refuse   atomic.Pointer[conduit.Error] // how calls are refused, if at all
-	served   atomic.Int64
-	attempts sync.Map // attempt -> true
-	started  chan struct{}
-}
-
-func (p *peer) Handle(in *link.Incoming) {
-	p.served.Add(1)
-	p.attempts.Store(in.Invoke.Attempt, true)
-	if e := p.refuse.Load(); e != nil {
-		select {
-		case p.started <- struct{}{}:
-		default:
-		}
-		in.Refuse(e)
-		return
-	}
-	switch string(in.Invoke.Method) {
-	case "Name":
-		in.Serve(func(_ context.Context, s *link.ServerCall) error {
-			s.Return(conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(`"` + p.name + `"`)})
-			return nil
-		})
-	case "Count":
-		in.Serve(func(ctx context.Context, s *link.ServerCall) error {
-			for _, d := range []string{"1", "2", "3"} {
-				if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentJSON, Data: []byte(d)}); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	case "Fail":
-		in.Serve(func(context.Context, *link.ServerCall) error {
-			e := conduit.Errorf(conduit.Unavailable, conduit.ReasonUnspecified, conduit.Executed, "the element says no")
-			e.Retryable = true
-			return e
-		})
-	case "Block":
-		in.Serve(func(ctx context.Context, _ *link.ServerCall) error {
-			p.started <- struct{}{}
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})
-	}
-}
-
-func start(t *testing.T, name string) *peer {
-	t.Helper()
-	p := &peer{id: address.RandomInstanceID(), name: name, started: make(chan struct{}, 100)}
-	p.server = transport.NewServer(transport.ServerOptions{
-		Handler: p,
-		Link:    link.Options{Hello: link.Hello{Instance: p.id.String()}},
-		Authenticate: func(r *http.Request) (link.Peer, error) {
-			if strings.Contains(r.Header.Get("Authorization"), "bad") {
-				return link.Peer{}, errors.New("the session is unknown")
-			}
-			return link.Peer{User: "ada", Level: conduit.User}, nil
-		},
-	})
-	var err error
-	p.listen, err = new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.addr = p.listen.Addr().String()
-	p.url = "ws://" + p.addr
-	p.http = p.server.HTTPServer(p.server)
-	go func() { _ = p.http.Serve(p.listen) }()
-	t.Cleanup(p.stop)
-	return p
-}
-
-func (p *peer) stop() {
-	_ = p.listen.Close()
-	_ = p.http.Close()
-	_ = p.server.Close()
-}
-
-func dial(t *testing.T, o Options) *Client {
-	t.Helper()
-	c, err := Dial(testContext(t), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func want(t *testing.T, err error, code conduit.Code, reason string, outcome conduit.Outcome) *conduit.Error {
-	t.Helper()
-	e, ok := errors.AsType[*conduit.Error](err)
-	if !ok || e.Code != code || e.Reason != reason || e.Outcome != outcome {
-		t.Fatalf("%v, want %v %q %v", err, code, reason, outcome)
-	}
-	return e
-}
-
-func refusal(code conduit.Code, reason string, retryable bool) *conduit.Error {
-	e := conduit.Errorf(code, reason, conduit.Refused, "refused for the test")
-	e.Retryable = retryable
-	return e
-}
 
 func TestCall(t *testing.T) {
 	ctx := testContext(t)
 	a := start(t, "a")
-	c := dial(t, Options{Peers: []string{a.addr}})
-	got, err := conduit.Call[string](ctx, c.At(where), "Name", nil)
-	if err != nil || got != "a" {
-		t.Errorf("%q, %v", got, err)
-	}
-	var items []int
-	for item, err := range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
-		if err != nil {
-			t.Fatal(err)
+	for _, who := range []string{session, ""} {
+		c := dial(t, Options{Session: who}, a)
+		if got, err := name(t, ctx, c); err != nil || got != "a" {
+			t.Errorf("%q, %v", got, err)
 		}
-		items = append(items, item)
-	}
-	if len(items) != 3 || items[2] != 3 {
-		t.Errorf("%v", items)
+		var items []int
+		for item, err := range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			items = append(items, item)
+		}
+		if len(items) != 3 || items[2] != 3 {
+			t.Errorf("%v", items)
+		}
 	}
 }
 
 func TestBadAddress(t *testing.T) {
 	a := start(t, "a")
-	c := dial(t, Options{Peers: []string{a.url}})
-	for _, bad := range []string{"", "nonsense", "*://a/b", "x://a/b/c.D"} {
-		_, err := conduit.Call[string](testContext(t), c.At(bad), "Name", nil)
-		if e := want(t, err, conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent); e.Method != "Name" {
-			t.Errorf("%+v", e)
+	for _, o := range []Options{{}, {PerCall: true}} {
+		c := dial(t, o, a)
+		for _, bad := range []string{"", "nonsense", "*://a/b", "x://a/b/c.D"} {
+			_, err := conduit.Call[string](testContext(t), c.At(bad), "Name", nil)
+			if e := want(t, err, conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent); e.Method != "Name" {
+				t.Errorf("%+v", e)
+			}
 		}
 	}
 	if n := a.served.Load(); n != 0 {
@@ -180,9 +53,8 @@ func TestBadAddress(t *testing.T) {
 func TestDialFails(t *testing.T) {
 	const canary = "s3cr3t-CANARY-91"
 	ctx := testContext(t)
-	a, gone := start(t, "a"), start(t, "gone")
-	gone.stop()
-	other := start(t, "other")
+	a, gone, other := start(t, "a"), start(t, "gone"), start(t, "other")
+	gone.stop() // when both have listened, so that their ports differ
 	other.stop()
 	for _, test := range []struct {
 		name   string
@@ -200,26 +72,72 @@ func TestDialFails(t *testing.T) {
 		{"a bad session", Options{Peers: []string{a.url}, Session: "bad" + canary}, conduit.Unauthenticated, conduit.ReasonUnauthenticated, []string{"401"}},
 		{"a bad session and nobody", Options{Peers: []string{gone.url, a.url}, Session: "bad" + canary}, conduit.Unauthenticated, conduit.ReasonUnauthenticated, []string{"401", gone.addr}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, err := Dial(ctx, test.o)
-			if c != nil {
-				t.Error("a client with an error")
-			}
-			want(t, err, test.code, test.reason, conduit.NotSent)
-			for _, text := range test.texts {
-				if !strings.Contains(err.Error(), text) {
-					t.Errorf("%q is not in %v", text, err)
+		for _, perCall := range []bool{false, true} {
+			t.Run(test.name, func(t *testing.T) {
+				test.o.PerCall = perCall
+				c, err := Dial(ctx, test.o)
+				if c != nil {
+					t.Error("a client with an error")
 				}
-			}
-			if strings.Contains(err.Error(), "CANARY") {
-				t.Errorf("the secret is in %v", err)
-			}
-		})
+				want(t, err, test.code, test.reason, conduit.NotSent)
+				for _, text := range test.texts {
+					if !strings.Contains(err.Error(), text) {
+						t.Errorf("%q is not in %v", text, err)
+					}
+				}
+				if strings.Contains(err.Error(), "CANARY") {
+					t.Errorf("the secret is in %v", err)
+				}
+			})
+		}
 	}
 	// One of several is enough.
-	c := dial(t, Options{Peers: []string{gone.url, a.url}})
-	if got, err := conduit.Call[string](ctx, c.At(where), "Name", nil); err != nil || got != "a" {
+	c := dial(t, Options{Peers: []string{gone.url}}, a)
+	if got, err := name(t, ctx, c); err != nil || got != "a" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestDialWaits: who does not answer is waited for within the context, and no
+// longer.
+func TestDialWaits(t *testing.T) {
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() //nolint:errcheck // nothing was written
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err = Dial(ctx, Options{Peers: []string{"ws://" + silent.Addr().String()}})
+	e := want(t, err, conduit.DeadlineExceeded, conduit.ReasonDeadline, conduit.NotSent)
+	if !strings.Contains(e.Message, silent.Addr().String()) || time.Since(begin) > limit/2 {
+		t.Errorf("%v after %v", err, time.Since(begin))
+	}
+	_, err = Dial(testContext(t), Options{Peers: []string{"ws://" + silent.Addr().String()}, DialTimeout: 50 * time.Millisecond})
+	if e := want(t, err, conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent); !strings.Contains(e.Message, "50ms") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSpread: calls go to all peers that host the element.
+func TestSpread(t *testing.T) {
+	for _, o := range []Options{{Session: session}, {Session: session, Policy: registry.Headroom}, {}, {PerCall: true}} {
+		ctx := testContext(t)
+		a, b := start(t, "a"), start(t, "b")
+		c := dial(t, o, a, b)
+		if !o.PerCall && alive(c) != 2 {
+			t.Fatalf("%+v", c.Peers())
+		}
+		for range 100 {
+			if _, err := name(t, ctx, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// By chance alone, one of a hundred on one side has odds of 1 to 10^28.
+		if a.served.Load() < 2 || b.served.Load() < 2 {
+			t.Errorf("with %+v, %d and %d calls", o, a.served.Load(), b.served.Load())
+		}
 	}
 }
 
@@ -228,7 +146,7 @@ func TestInstance(t *testing.T) {
 	ctx := testContext(t)
 	a, b := start(t, "a"), start(t, "b")
 	gone := start(t, "gone")
-	c := dial(t, Options{Peers: []string{a.url, b.url}})
+	c := dial(t, Options{Session: session}, a, b)
 	for _, p := range []*peer{b, a, b} {
 		at := c.At(address.MustParse(where).WithInstance(p.id).String())
 		if got, err := conduit.Call[string](ctx, at, "Name", nil); err != nil || got != p.name {
@@ -245,16 +163,16 @@ func TestInstance(t *testing.T) {
 	want(t, err, conduit.NotFound, conduit.ReasonInstanceNotFound, conduit.NotSent)
 
 	gone.stop()
-	c = dial(t, Options{Peers: []string{a.url, gone.url}})
+	c = dial(t, Options{Session: session}, a, gone)
 	_, err = conduit.Call[string](ctx, c.At(stranger), "Name", nil)
-	if e := want(t, err, conduit.Unavailable, conduit.ReasonInstanceNotFound, conduit.NotSent); !strings.Contains(e.Message, gone.addr) {
+	if e := want(t, err, conduit.NotFound, conduit.ReasonInstanceNotFound, conduit.NotSent); !e.Retryable || !strings.Contains(e.Message, "could not be asked") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestFailover: what certainly did not start goes to the next peer, and nothing
+// TestReroute: what certainly did not start goes to the other peer, and nothing
 // else does.
-func TestFailover(t *testing.T) {
+func TestReroute(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		refuse *conduit.Error
@@ -262,158 +180,321 @@ func TestFailover(t *testing.T) {
 	}{
 		{"draining", refusal(conduit.Unavailable, conduit.ReasonDraining, true), true},
 		{"no capacity", refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true), true},
-		{"not hosted", refusal(conduit.NotFound, conduit.ReasonDeploymentNotFound, false), true},
-		{"no such method", refusal(conduit.NotFound, conduit.ReasonMethodNotFound, false), false},
+		{"not hosted", refusal(conduit.NotFound, conduit.ReasonDeploymentNotFound, true), true},
 		{"not permitted", refusal(conduit.PermissionDenied, conduit.ReasonLevelTooLow, false), false},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			ctx := testContext(t)
-			a, b := start(t, "a"), start(t, "b")
-			c := dial(t, Options{Peers: []string{a.url, b.url}})
-			for _, p := range c.peers { // both have a link, so that the order is the list's
-				if err := p.Connect(ctx); err != nil {
-					t.Fatal(err)
+		for _, o := range []Options{{Session: session}, {}, {PerCall: true}} {
+			t.Run(test.name, func(t *testing.T) {
+				ctx := testContext(t)
+				a, b := start(t, "a"), start(t, "b")
+				c := dial(t, o, a, b)
+				a.refuse.Store(test.refuse)
+				for a.served.Load() == 0 { // until one goes to a first
+					got, err := name(t, ctx, c)
+					switch {
+					case a.served.Load() > 0 && !test.moves:
+						want(t, err, test.refuse.Code, test.refuse.Reason, conduit.Refused)
+					case err != nil || got != "b":
+						t.Fatalf("%q, %v", got, err)
+					}
 				}
-			}
-			a.refuse.Store(test.refuse)
-			got, err := conduit.Call[string](ctx, c.At(where), "Name", nil)
-			if test.moves {
-				if err != nil || got != "b" {
-					t.Errorf("%q, %v", got, err)
+				if _, ok := b.attempts.Load(uint32(1)); ok != test.moves {
+					t.Errorf("b has seen a second attempt: %v", ok)
 				}
-				if _, ok := b.attempts.Load(uint32(1)); !ok {
-					t.Error("the second attempt does not say that it is one")
-				}
-				return
-			}
-			want(t, err, test.refuse.Code, test.refuse.Reason, conduit.Refused)
-			if n := b.served.Load(); n != 0 {
-				t.Errorf("b was asked %d times", n)
-			}
-		})
+			})
+		}
 	}
 	t.Run("executed", func(t *testing.T) {
 		a, b := start(t, "a"), start(t, "b")
-		c := dial(t, Options{Peers: []string{a.url, b.url}})
+		c := dial(t, Options{Session: session}, a, b)
 		_, err := conduit.Call[string](testContext(t), c.At(where), "Fail", nil)
 		want(t, err, conduit.Unavailable, conduit.ReasonUnspecified, conduit.Executed)
 		if n := a.served.Load() + b.served.Load(); n != 1 {
 			t.Errorf("%d attempts", n)
 		}
 	})
-	t.Run("unreachable", func(t *testing.T) {
-		ctx := testContext(t)
-		a, b := start(t, "a"), start(t, "b")
-		c := dial(t, Options{Peers: []string{a.url, b.url}})
-		a.stop()
-		for range 2 { // the first may still find the link that dies, and go on from there
-			if got, err := conduit.Call[string](ctx, c.At(where), "Name", nil); err != nil || got != "b" {
-				if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Outcome != conduit.OutcomeUnknown {
-					t.Errorf("%q, %v", got, err)
-				}
-			}
-		}
-		for _, err := range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
-			if err != nil {
-				t.Errorf("a stream, with one peer gone: %v", err)
-			}
-		}
-		b.stop()
-		for range 2 {
-			_, err := conduit.Call[string](ctx, c.At(where), "Name", nil)
-			e, ok := errors.AsType[*conduit.Error](err)
-			if !ok || e.Code != conduit.Unavailable {
-				t.Errorf("%v", err)
-			}
-		}
-	})
 	t.Run("three attempts at most", func(t *testing.T) {
-		var urls []string
-		var peers []*peer
-		for _, name := range []string{"a", "b", "c", "d"} {
-			p := start(t, name)
-			p.refuse.Store(refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true))
-			peers, urls = append(peers, p), append(urls, p.url)
-		}
-		c := dial(t, Options{Peers: urls})
-		_, err := conduit.Call[string](testContext(t), c.At(where), "Name", nil)
-		if e := want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused); !strings.Contains(e.Message, "attempt 3") {
-			t.Errorf("%v", err)
-		}
-		n := int64(0)
-		for _, p := range peers {
-			n += p.served.Load()
-		}
-		if n != 3 {
-			t.Errorf("%d attempts", n)
+		for _, o := range []Options{{Session: session}, {PerCall: true}, {Session: session, Attempts: 2}} {
+			var peers []*peer
+			for _, name := range []string{"a", "b", "c", "d"} {
+				p := start(t, name)
+				p.refuse.Store(refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true))
+				peers = append(peers, p)
+			}
+			c := dial(t, o, peers...)
+			_, err := name(t, testContext(t), c)
+			want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
+			n := 0
+			for _, p := range peers {
+				n += int(p.served.Load())
+			}
+			most := DefaultAttempts
+			if o.Attempts > 0 {
+				most = o.Attempts
+			}
+			if n != most {
+				t.Errorf("%d attempts, not %d", n, most)
+			}
 		}
 	})
 	t.Run("the only peer says when", func(t *testing.T) {
-		a := start(t, "a")
-		busy := refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
-		busy.RetryAfter = 10 * time.Millisecond
-		a.refuse.Store(busy)
-		c := dial(t, Options{Peers: []string{a.url}})
-		_, err := conduit.Call[string](testContext(t), c.At(where), "Name", nil)
-		want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
-		if n := a.served.Load(); n != 3 {
-			t.Errorf("%d attempts", n)
+		for _, o := range []Options{{Session: session}, {PerCall: true}} {
+			a := start(t, "a")
+			busy := refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
+			busy.RetryAfter = 10 * time.Millisecond
+			a.refuse.Store(busy)
+			c := dial(t, o, a)
+			_, err := name(t, testContext(t), c)
+			want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
+			if n := a.served.Load(); n != 3 {
+				t.Errorf("%d attempts", n)
+			}
+			// It does not wait beyond the deadline.
+			busy = refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
+			busy.RetryAfter = time.Hour
+			a.refuse.Store(busy)
+			_, err = name(t, testContext(t), c)
+			want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
 		}
-		// It does not wait beyond the deadline.
-		busy = refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
-		busy.RetryAfter = time.Hour
-		a.refuse.Store(busy)
-		_, err = conduit.Call[string](testContext(t), c.At(where), "Name", nil)
-		want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused)
 	})
 	t.Run("cancelled while it waits", func(t *testing.T) {
-		a := start(t, "a")
-		busy := refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
-		busy.RetryAfter = limit / 2
-		a.refuse.Store(busy)
-		c := dial(t, Options{Peers: []string{a.url}})
-		ctx, cancel := context.WithCancel(testContext(t))
-		over := make(chan error, 1)
-		begin := time.Now()
-		go func() { _, err := conduit.Call[string](ctx, c.At(where), "Name", nil); over <- err }()
-		<-a.started
-		cancel()
-		if err := <-over; err == nil || time.Since(begin) > limit/3 {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		for _, o := range []Options{{Session: session}, {PerCall: true}} {
+			a := start(t, "a")
+			busy := refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true)
+			busy.RetryAfter = limit / 2
+			a.refuse.Store(busy)
+			c := dial(t, o, a)
+			ctx, cancel := context.WithCancel(testContext(t))
+			over := make(chan error, 1)
+			begin := time.Now()
+			go func() { _, err := name(t, ctx, c); over <- err }()
+			<-a.started
+			cancel()
+			if err := <-over; err == nil || time.Since(begin) > limit/3 {
+				t.Errorf("%v after %v", err, time.Since(begin))
+			}
 		}
 	})
 }
 
-func TestCancel(t *testing.T) {
+// TestUnknown: a call that may have run goes on elsewhere only if its author said
+// that it may run twice. Who is anonymous was not told.
+func TestUnknown(t *testing.T) {
+	for _, test := range []struct {
+		method, session string
+		moves           bool
+	}{{"DieIdempotent", session, true}, {"Die", session, false}, {"DieIdempotent", "", false}} {
+		t.Run(test.method+" "+test.session, func(t *testing.T) {
+			ctx := testContext(t)
+			a, b := start(t, "a"), start(t, "b")
+			c := dial(t, Options{Session: test.session}, a, b)
+			type result struct {
+				got string
+				err error
+			}
+			over := make(chan result, 1)
+			go func() {
+				got, err := conduit.Call[string](ctx, c.At(where), test.method, nil)
+				over <- result{got, err}
+			}()
+			other := "b"
+			select {
+			case <-a.started:
+				a.stop()
+			case <-b.started:
+				b.stop()
+				other = "a"
+			case <-ctx.Done():
+				t.Fatal(ctx.Err())
+			}
+			r := <-over
+			if test.moves {
+				if r.err != nil || r.got != other {
+					t.Errorf("%q, %v", r.got, r.err)
+				}
+				return
+			}
+			if e, ok := errors.AsType[*conduit.Error](r.err); !ok || e.Outcome != conduit.OutcomeUnknown {
+				t.Errorf("%q, %v", r.got, r.err)
+			}
+			if n := a.served.Load() + b.served.Load(); n != 1 {
+				t.Errorf("%d attempts", n)
+			}
+		})
+	}
+}
+
+// TestPeerComesBack: without a peer that has died calls go to the others, without
+// any they fail, and a peer that is back is called again.
+func TestPeerComesBack(t *testing.T) {
+	ctx := testContext(t)
+	a, b := start(t, "a"), start(t, "b")
+	c := dial(t, Options{Session: session}, a, b)
+	a.stop()
+	poll(t, "a to be gone", func() bool { return alive(c) == 1 })
+	for range 20 {
+		if got, err := name(t, ctx, c); err != nil || got != "b" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	for _, err := range conduit.Stream[int](ctx, c.At(where), "Count", nil) {
+		if err != nil {
+			t.Errorf("a stream, with one peer gone: %v", err)
+		}
+	}
+	b.stop()
+	poll(t, "b to be gone", func() bool { return alive(c) == 0 })
+	_, err := name(t, ctx, c)
+	if e := want(t, err, conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent); !e.Retryable || e.RetryAfter <= 0 {
+		t.Errorf("%+v", e)
+	}
+	a.serve(t, a.addr)
+	poll(t, "a to be back", func() bool {
+		got, err := name(t, ctx, c)
+		return err == nil && got == "a"
+	})
+}
+
+func TestFindRemote(t *testing.T) {
+	ctx := testContext(t)
 	a := start(t, "a")
-	c := dial(t, Options{Peers: []string{a.url}})
-	ctx, cancel := context.WithCancel(testContext(t))
-	over := make(chan error, 1)
-	go func() { _, err := conduit.Call[string](ctx, c.At(where), "Block", nil); over <- err }()
-	<-a.started
-	cancel()
-	if err := <-over; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+	c := dial(t, Options{Session: session}, a)
+	for _, deployment := range []string{"echo", "*", address.UniqueDeploymentID("echo").String()} {
+		if got, err := conduit.Call[string](ctx, c.FindRemote(deployment, "test.Echo"), "Name", nil); err != nil || got != "a" {
+			t.Errorf("in %s: %q, %v", deployment, got, err)
+		}
+	}
+	_, err := conduit.Call[string](ctx, c.FindRemote("*", "test.Other"), "Name", nil)
+	want(t, err, conduit.NotFound, conduit.ReasonServiceNotFound, conduit.NotSent)
+	_, err = conduit.Call[string](ctx, dial(t, Options{}, a).FindRemote("*", "test.Echo"), "Name", nil)
+	want(t, err, conduit.NotFound, conduit.ReasonServiceNotFound, conduit.NotSent)
+}
+
+// TestGather: every peer is called, those too that are of no use to a pick.
+func TestGather(t *testing.T) {
+	for _, who := range []string{session, ""} {
+		a, b, busy := start(t, "a"), start(t, "b"), start(t, "busy")
+		busy.refuse.Store(refusal(conduit.ResourceExhausted, conduit.ReasonNoCapacity, true))
+		c := dial(t, Options{Session: who}, a, b, busy)
+		g := conduit.Gather[string](testContext(t), c.All(where), "Name", nil)
+		got := map[string]bool{}
+		for r := range g.All() {
+			if r.Err == nil {
+				got[r.Value] = true
+			}
+		}
+		r := g.Report()
+		if !got["a"] || !got["b"] || r.Nodes() != 3 || len(r.Failed)+len(r.NotReached) != 1 {
+			t.Errorf("%v, %+v", got, r)
+		}
+	}
+}
+
+// TestAnonymousUnits: an anonymous caller is not told what room there is, and so
+// the peer is the one to judge.
+func TestAnonymousUnits(t *testing.T) {
+	a := start(t, "a")
+	c := dial(t, Options{}, a)
+	got, err := conduit.Call[string](testContext(t), c.At(where), "Name", nil, conduit.WithUnits(7))
+	if err != nil || got != "a" || a.units.Load() != 7 {
+		t.Errorf("%q, %v, %d units", got, err, a.units.Load())
+	}
+}
+
+func TestExplain(t *testing.T) {
+	a, gone := start(t, "a"), start(t, "gone")
+	gone.stop()
+	c := dial(t, Options{Session: session}, a, gone)
+	e, err := c.Explain(where, "Name", 0)
+	if err != nil || e.Chosen != a.id || len(e.Candidates) != 2 || e.Candidates[1].Verdict != registry.Unreachable {
+		t.Errorf("%+v, %v", e, err)
+	}
+	e, err = c.Explain("*://other/echo/test.Echo", "Name", 0)
+	if err != nil || e.Err == nil || e.Err.Reason != conduit.ReasonDeploymentNotFound {
+		t.Errorf("%+v, %v", e, err)
+	}
+	_, err = c.Explain("nonsense", "Name", 0)
+	want(t, err, conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent)
+}
+
+func TestCancel(t *testing.T) {
+	for _, o := range []Options{{Session: session}, {PerCall: true}} {
+		a := start(t, "a")
+		c := dial(t, o, a)
+		ctx, cancel := context.WithCancel(testContext(t))
+		over := make(chan error, 1)
+		go func() { _, err := conduit.Call[string](ctx, c.At(where), "Block", nil); over <- err }()
+		<-a.started
+		cancel()
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
 func TestCallTimeout(t *testing.T) {
-	a := start(t, "a")
-	c := dial(t, Options{Peers: []string{a.url}, CallTimeout: 50 * time.Millisecond})
-	x := c.At(where).Invoke(t.Context(), &conduit.Invocation{Method: "Block", Last: true})
-	_, err := x.Recv(t.Context())
-	// Both ends mind the deadline; whose word comes first decides the outcome.
-	if !errors.Is(err, &conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline}) {
-		t.Errorf("%v", err)
+	for _, o := range []Options{{Session: session}, {PerCall: true}} {
+		a := start(t, "a")
+		o.CallTimeout = 50 * time.Millisecond
+		c := dial(t, o, a)
+		x := c.At(where).Invoke(t.Context(), &conduit.Invocation{Method: "Block", Last: true})
+		_, err := x.Recv(t.Context())
+		// Both ends mind the deadline; whose word comes first decides the outcome.
+		if !errors.Is(err, &conduit.Error{Code: conduit.DeadlineExceeded, Reason: conduit.ReasonDeadline}) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestClose: calls under way end, later ones fail; that nothing is left is the
+// package's leak check.
+func TestClose(t *testing.T) {
+	for _, o := range []Options{{Session: session}, {PerCall: true}} {
+		ctx := testContext(t)
+		a, b := start(t, "a"), start(t, "b")
+		c := dial(t, o, a, b)
+		over := make(chan error, 1)
+		go func() { _, err := conduit.Call[string](ctx, c.At(where), "Block", nil); over <- err }()
+		select {
+		case <-a.started:
+		case <-b.started:
+		}
+		for range 2 {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-over; err == nil {
+			t.Error("the call has outlived its client")
+		}
+		_, err := name(t, ctx, c)
+		code := conduit.Unavailable
+		if o.PerCall {
+			code = conduit.Canceled
+		}
+		if e := want(t, err, code, conduit.ReasonAborted, conduit.NotSent); !strings.Contains(e.Message, "closed") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
 func TestPerCall(t *testing.T) {
-	a := start(t, "a")
-	c := dial(t, Options{Peers: []string{a.url}, PerCall: true})
-	for range 2 {
-		if got, err := conduit.Call[string](testContext(t), c.At(where), "Name", nil); err != nil || got != "a" {
+	ctx := testContext(t)
+	a, gone := start(t, "a"), start(t, "gone")
+	gone.stop()
+	c := dial(t, Options{PerCall: true}, gone, a)
+	for range 4 { // those that are for the one that is gone go on to the other
+		if got, err := name(t, ctx, c); err != nil || got != "a" {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
+	if c.Peers() != nil {
+		t.Errorf("%v", c.Peers())
+	}
+	_, err := conduit.Call[string](ctx, c.FindRemote("*", "test.Echo"), "Name", nil)
+	want(t, err, conduit.Unimplemented, conduit.ReasonUnspecified, conduit.NotSent)
+	_, err = c.Explain(where, "Name", 0)
+	want(t, err, conduit.Unimplemented, conduit.ReasonUnspecified, conduit.NotSent)
+	_, err = c.All(where).Members(ctx)
+	want(t, err, conduit.Unimplemented, conduit.ReasonUnspecified, conduit.NotSent)
 }

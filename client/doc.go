@@ -8,15 +8,29 @@
 //
 // # Which peer a call goes to
 //
-// A call goes to one of the peers that the Client was given; peers do not pass
-// calls on. An address that names an instance goes to the peer that is it, any
-// other to the first peer that can be reached, in the order of Options.Peers,
-// those with a link before those without.
+// A Client has a link to each of its peers, asks each what it hosts, and hears what
+// room it has. A call goes to a peer that has the element, is ready and has room for
+// the call's units; of these, Options.Policy picks. An address that names an instance
+// goes to that one. Peers do not pass a client's calls on: what none of Options.Peers
+// hosts cannot be called.
 //
-// A call that certainly did not start at one peer goes on to the next: if it
-// could not be sent, or was refused for a reason that another peer need not
-// share (draining, no capacity, or that the peer does not host the element).
-// There are at most three attempts in all, and the first answer ends them. A
-// call that may have started is never sent again. Only calls whose whole request
-// is at hand can be: one message up, or none, and no stream.
+// A call that did not start is tried again elsewhere, if another peer may do better;
+// one that may have run only if its author declared the method idempotent. There are
+// Options.Attempts in all, and the first answer ends them. Only a call whose whole
+// request is at hand can be tried again: one message up, or none, and while nothing
+// has come down.
+//
+// Anonymous clients are told no more of a peer than that it is there. Their calls go
+// to any peer, are judged there, and nothing is taken for idempotent.
+//
+// # Links
+//
+// A link is dialled anew, with growing pauses of up to 5 s, when it is lost. It stays
+// open while the Client does, calls or not: it is asked and pinged, which keeps it
+// known to the middle boxes on the way. A program that calls now and then may as well
+// dial a Client each time.
+//
+// With Options.PerCall there are no links but one for each call, and nothing is known
+// of the peers: they are called in turn, also an address that names an instance. A
+// call that did not start is tried again at the next.
 package client

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +25,10 @@ type exchange struct {
 	settled bool             // an answer has come, or the last error
 	attempt context.Context  //nolint:containedctx // of an attempt after the first; nil until then
 
+	// current is set by the goroutine that receives, with mu held.
+	current conduit.Exchange
+
 	mu       sync.Mutex
-	current  conduit.Exchange
 	canceled bool
 	release  context.CancelCauseFunc // of attempt
 }
@@ -60,30 +63,35 @@ func (x *exchange) Cancel(cause error) {
 // Recv implements conduit.Exchange.
 func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 	for {
-		x.mu.Lock()
-		current := x.current
-		x.mu.Unlock()
-		m, err := x.recv(ctx, current)
+		m, err := x.recv(ctx, x.current) // nobody else sets it
 		if err == nil {
 			x.settled = true
 			return m, nil
+		}
+		if err == io.EOF { // most calls end so
+			return m, x.end(err)
 		}
 		e, ok := errors.AsType[*conduit.Error](err)
 		if ok && !x.settled && x.again(ctx, e) {
 			continue
 		}
-		x.settled = true
+		if ok && len(x.failed) > 0 {
+			err = x.summary(e)
+		}
+		return m, x.end(err)
+	}
+}
+
+// end notes that nothing more comes, and frees what later attempts needed.
+func (x *exchange) end(err error) error {
+	x.settled = true
+	if x.attempt != nil {
 		x.mu.Lock()
 		release := x.release
 		x.mu.Unlock()
-		if release != nil {
-			release(nil)
-		}
-		if ok && len(x.failed) > 0 {
-			return m, x.summary(e)
-		}
-		return m, err
+		release(nil)
 	}
+	return err
 }
 
 // recv receives from the present attempt, within ctx and what is left for all

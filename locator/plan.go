@@ -31,12 +31,16 @@ type Plan struct {
 	units  uint32
 	// attempt is that of the next Invoke.
 	attempt    uint32
-	tried      []address.InstanceID
-	triedRoom  [4]address.InstanceID
 	triedLocal bool
-	stale      bool           // a peer did not have what it was thought to have
+	stale      bool // a peer did not have what it was thought to have
+	tried      []address.InstanceID
 	failed     *conduit.Error // of the last attempt
-	last       Step
+
+	// Of the last step. It is kept small: most calls make one attempt, and allocate
+	// all of this.
+	peer       *registry.Peer // nil if it was local
+	local      bool
+	idempotent bool
 }
 
 // Plan returns the attempts of a call, of which none was made yet.
@@ -54,8 +58,7 @@ type Step struct {
 	// Attempt is what the Invoke must say.
 	Attempt uint32
 
-	t          *Target
-	idempotent bool
+	t *Target
 }
 
 // Invoke makes the attempt.
@@ -178,13 +181,13 @@ func (t *Target) anyInstance() bool {
 }
 
 func (p *Plan) here(s Standing) Step {
-	p.last = Step{Local: true, Attempt: p.attempt, t: p.t, idempotent: s.Idempotent}
-	return p.last
+	p.peer, p.local, p.idempotent = nil, true, s.Idempotent
+	return Step{Local: true, Attempt: p.attempt, t: p.t}
 }
 
 func (p *Plan) remote(c registry.Choice) Step {
-	p.last = Step{Choice: c, Attempt: p.attempt, t: p.t, idempotent: c.Method.Idempotent}
-	return p.last
+	p.peer, p.local, p.idempotent = c.Peer, false, c.Method.Idempotent
+	return Step{Choice: c, Attempt: p.attempt, t: p.t}
 }
 
 // Again notes that the last attempt failed with an error before anything of an
@@ -198,13 +201,10 @@ func (p *Plan) Again(e *conduit.Error) bool {
 	p.attempt++
 	p.failed = e
 	switch {
-	case p.last.Local:
+	case p.local:
 		p.triedLocal = true
-	case p.last.Choice.Peer != nil:
-		if p.tried == nil {
-			p.tried = p.triedRoom[:0]
-		}
-		p.tried = append(p.tried, p.last.Choice.Peer.Instance())
+	case p.peer != nil:
+		p.tried = append(p.tried, p.peer.Instance())
 	}
 	return true
 }
@@ -215,7 +215,7 @@ func (p *Plan) permits(e *conduit.Error) bool {
 	switch e.Outcome {
 	case conduit.NotSent, conduit.Refused:
 	case conduit.OutcomeUnknown:
-		return p.last.idempotent && (e.Code == conduit.Unavailable || e.Retryable)
+		return p.idempotent && (e.Code == conduit.Unavailable || e.Retryable)
 	default:
 		return false
 	}
@@ -226,8 +226,8 @@ func (p *Plan) permits(e *conduit.Error) bool {
 	case conduit.ReasonInstanceNotFound, conduit.ReasonDeploymentNotFound, conduit.ReasonElementNotFound,
 		conduit.ReasonServiceNotFound, conduit.ReasonMethodNotFound:
 		// The peer has other things than it was thought to have: once may be chance.
-		if peer := p.last.Choice.Peer; peer != nil {
-			peer.Refresh()
+		if p.peer != nil {
+			p.peer.Refresh()
 		}
 		again := !p.stale
 		p.stale = true

@@ -147,7 +147,13 @@ func (m *member) weigh(q *Query, w *weight) bool {
 		return true
 	}
 	v := p.view.Load()
-	if v == nil || v.cordoned {
+	switch {
+	case v == nil && m.o.open && p.meta.Load().opaque:
+		// It tells who asks neither what it has nor what room there is, and never
+		// will: it is the one to judge.
+		w.picked = p.picked.Load()
+		return true
+	case v == nil || v.cordoned:
 		return false
 	}
 	w.effective, w.picked = p.effective(v)

@@ -142,6 +142,9 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 	switch {
 	case r.stopped.Load():
 		e := failed(conduit.Unavailable, conduit.ReasonAborted, "this instance is stopping")
+		if r.o.Self.IsZero() { // it is none
+			e.Message = "the client is closed"
+		}
 		e.Retryable = false
 		return e
 	case n[Candidate] > 0: // there was none, and now is: the next look finds it

@@ -26,8 +26,9 @@ const (
 	// nothing for so long is gone, whatever its kernel says.
 	DefaultWriteTimeout = 30 * time.Second
 	// DefaultUserTimeout is how long the kernel waits for a peer to acknowledge
-	// what was sent, or to make room for it (Linux only).
-	DefaultUserTimeout = 3 * time.Second
+	// what was sent, or to make room for it (Linux only), where neither
+	// UserTimeout nor Link.DeadAfter says.
+	DefaultUserTimeout = link.DefaultDeadAfter
 
 	// packetSlack is what a packet may exceed its advertised cap by. It forgives
 	// a peer that counts a header differently; more is close 1009.
@@ -63,6 +64,7 @@ type carrier struct {
 	ws           *websocket.Conn
 	limit        int // bytes of the largest message that is read
 	writeTimeout time.Duration
+	userTimeout  time.Duration // TCP_USER_TIMEOUT; 0 = none. For errors
 
 	// reading is held while the socket is read: by ReadMessage, or by Close,
 	// which reads on to the other end's close frame when nobody else does.
@@ -158,7 +160,7 @@ func (c *carrier) explainRead(err error) error {
 		return c.closing.Load()
 	}
 	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("reading from %s: %w", c.ws.RemoteAddr(), err)
+		return fmt.Errorf("reading from %s: %w", c.ws.RemoteAddr(), explainTimeout(err, c.userTimeout))
 	}
 	// What is left is not I/O: the peer's bytes are no WebSocket frames. gorilla
 	// has told it so with close 1002.
@@ -172,7 +174,8 @@ func (c *carrier) WriteMessage(p []byte) error {
 	if e := c.closing.Load(); e != nil {
 		return e
 	}
-	if err := c.ws.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+	deadline := time.Now().Add(c.writeTimeout)
+	if err := c.ws.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
 	err := c.ws.WriteMessage(websocket.BinaryMessage, p)
@@ -182,10 +185,10 @@ func (c *carrier) WriteMessage(p []byte) error {
 	if e := c.closing.Load(); e != nil {
 		return e
 	}
-	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		return fmt.Errorf("writing to %s: %w for %v: %w", c.ws.RemoteAddr(), errStalled, c.writeTimeout, err)
+	if isTimeout(err) && !time.Now().Before(deadline) { // gorilla leaves no more of an error than that it is one of time
+		return fmt.Errorf("writing to %s: %w for %v (the write timeout): %w", c.ws.RemoteAddr(), errStalled, c.writeTimeout, err)
 	}
-	return fmt.Errorf("writing to %s: %w", c.ws.RemoteAddr(), err)
+	return fmt.Errorf("writing to %s: %w", c.ws.RemoteAddr(), explainTimeout(err, c.userTimeout))
 }
 
 // Close implements link.Carrier: it sends the close frame, waits for the other

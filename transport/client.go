@@ -32,7 +32,9 @@ type ClientOptions struct {
 	IdleTimeout time.Duration
 	// WriteTimeout bounds the write of one message.
 	WriteTimeout time.Duration
-	// UserTimeout is TCP_USER_TIMEOUT on Linux; negative leaves it unset.
+	// UserTimeout is TCP_USER_TIMEOUT on Linux: how long a peer may acknowledge
+	// nothing, or make no room, before the kernel gives it up. 0 = Link.DeadAfter, as
+	// the link's own probes; negative leaves it unset.
 	UserTimeout time.Duration
 	// TLS is used for wss://; nil = the system's authorities. Its NextProtos are
 	// ignored: links are HTTP/1.1.
@@ -87,6 +89,7 @@ func NewClient(o ClientOptions) *Client {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.UserTimeout = userTimeoutOf(o.UserTimeout, o.Link.DeadAfter)
 	c := &Client{o: o, log: o.Log, peers: make(map[key]*Peer), open: make(map[*pooled]struct{})}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	config := o.TLS.Clone()

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -57,7 +58,8 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 		return nil, answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
 			"the answer to the upgrade names the sub-protocol %q, not %q: something else than an instance is served at this URL", p, SubProtocol)
 	}
-	if err := tune(ws.NetConn(), c.o.UserTimeout); err != nil {
+	userTimeout, err := tune(ws.NetConn(), c.o.UserTimeout)
+	if err != nil {
 		c.log.DebugContext(ctx, "TCP options not set", "peer", k.url, "error", err)
 	}
 
@@ -71,7 +73,18 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 	if o.Log == nil {
 		o.Log = c.log
 	}
-	l := link.New(newCarrier(ws, o.Hello.MaxPacket, c.o.WriteTimeout), o)
+	var made atomic.Pointer[link.Conn] // the link may end before New has returned it
+	owners := o.OnClose
+	o.OnClose = func(err error) {
+		logClosed(c.log, made.Load(), err, "peer", k.url)
+		if owners != nil {
+			owners(err)
+		}
+	}
+	carrier := newCarrier(ws, o.Hello.MaxPacket, c.o.WriteTimeout)
+	carrier.userTimeout = userTimeout
+	l := link.New(carrier, o)
+	made.Store(l)
 	if err := l.Ready(ctx); err != nil {
 		l.Close(link.CloseDone, "no Hello")
 		c.dials.Go(func() { <-l.Done() }) // the dial counts itself, so Close is not past waiting

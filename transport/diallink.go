@@ -59,10 +59,9 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 }
 
 // ended is called when a link has ended that its caller had to close.
-func (c *Client) ended(k key, own *pooled, err error) {
+func (c *Client) ended(own *pooled) {
 	close(own.gone)
 	c.forget(own)
-	c.log.Debug("link closed", "peer", k.url, "error", err)
 }
 
 // dialOwned makes a link that its caller closes.
@@ -71,7 +70,7 @@ func (c *Client) dialOwned(ctx context.Context, k key, hooks LinkHooks) (*link.C
 	conn, err := c.dial(ctx, k, func(o *link.Options) {
 		template := o.OnClose
 		o.OnClose = func(err error) {
-			c.ended(k, own, err)
+			c.ended(own)
 			if template != nil {
 				template(err)
 			}

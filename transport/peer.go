@@ -323,7 +323,6 @@ func (p *Peer) ended(pl *pooled, err error) {
 	p.mu.Unlock()
 	close(pl.gone)
 	p.c.forget(pl)
-	p.c.log.Debug("link closed", "peer", p.k.url, "error", err)
 }
 
 // retire takes a link that is dead or going away out of use; reap closes it when

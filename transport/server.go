@@ -60,7 +60,9 @@ type ServerOptions struct {
 	MaxUpgrades int
 	// WriteTimeout bounds the write of one message.
 	WriteTimeout time.Duration
-	// UserTimeout is TCP_USER_TIMEOUT on Linux; negative leaves it unset.
+	// UserTimeout is TCP_USER_TIMEOUT on Linux: how long a peer may acknowledge
+	// nothing, or make no room, before the kernel gives it up. 0 = Link.DeadAfter, as
+	// the link's own probes; negative leaves it unset.
 	UserTimeout time.Duration
 	// Reporter makes what a link tells its caller of this instance's room, and judges
 	// the units of its calls by: one for each link, before its Hello is sent. It is
@@ -118,6 +120,7 @@ func NewServer(o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.UserTimeout = userTimeoutOf(o.UserTimeout, o.Link.DeadAfter)
 	if o.Authenticate == nil {
 		o.Authenticate = func(*http.Request) (link.Peer, error) {
 			return link.Peer{}, errors.New("this instance authenticates nobody")
@@ -208,11 +211,14 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 		s.log.DebugContext(r.Context(), "upgrade failed", "remote", r.RemoteAddr, "error", err)
 		return nil
 	}
-	if err := tune(ws.NetConn(), s.o.UserTimeout); err != nil {
+	userTimeout, err := tune(ws.NetConn(), s.o.UserTimeout)
+	if err != nil {
 		s.log.DebugContext(r.Context(), "TCP options not set", "remote", r.RemoteAddr, "error", err)
 	}
 	established = true
-	s.establish(newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout), opened{peer: peer, remote: r.RemoteAddr, anonymous: anonymous}, "")
+	c := newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout)
+	c.userTimeout = userTimeout
+	s.establish(c, opened{peer: peer, remote: r.RemoteAddr, anonymous: anonymous}, "")
 	return nil
 }
 
@@ -315,13 +321,14 @@ func (s *Server) establish(c link.Carrier, who opened, refusal string) {
 // gone counts a link out that has ended; it reads which under the lock.
 func (s *Server) gone(l **link.Conn, err error) {
 	s.mu.Lock()
-	if s.links[*l].anonymous {
+	who := s.links[*l]
+	if who.anonymous {
 		s.anonymous--
 	}
 	delete(s.links, *l)
 	s.notify()
 	s.mu.Unlock()
-	s.log.Debug("link closed", "error", err)
+	logClosed(s.log, *l, err, "peer", who.peer.Name, "remote", who.remote)
 }
 
 // notify wakes those who wait for the links to end. s.mu is held.

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// hasUserTimeout says that there is a TCP_USER_TIMEOUT.
+const hasUserTimeout = true
+
 // tcpUserTimeout is TCP_USER_TIMEOUT of tcp(7), which package syscall lacks.
 const tcpUserTimeout = 0x12
 

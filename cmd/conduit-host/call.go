@@ -53,8 +53,8 @@ them as results are printed, as a JSON string in base64; a file or standard inpu
 it gets as it is. With --content-type the argument is sent unread.
 
 A method with one result ends with it, one with many when it has sent them all.
-The call goes through the instance of this machine, or with --peer through the
-first of the peers that can be reached.
+The call goes through the instance of this machine, or with --peer to one of the
+peers that hosts the element and has room.
 
 With --all the call goes to every node that has the element, full and draining
 ones too, each line says which one it is of, and a report on standard error says

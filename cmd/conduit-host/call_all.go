@@ -108,7 +108,7 @@ func (a *app) callAll(ctx context.Context, addr address.Address, in *conduit.Inv
 		return err
 	}
 	defer p.close()
-	infos := p.known()
+	infos := p.infos
 	if err := arg.fill(in, func() bool { return anyTakesBytes(infos, addr, in.Method) }); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (a *app) callAll(ctx context.Context, addr address.Address, in *conduit.Inv
 	}
 	names := newNodeNames(infos)
 	out := &resultPrinter{w: a.stdout, format: a.output, raw: f.raw, parts: f.parts, names: &names}
-	g := conduit.Gather[conduit.Message](ctx, asCaller{p.all(addr), in.Accept}, in.Method, request, opts...)
+	g := conduit.Gather[conduit.Message](ctx, asCaller{p.all(addr.String()), in.Accept}, in.Method, request, opts...)
 	var failed error
 	for r := range g.All() {
 		if err := out.printNode(r); err != nil {

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 	"github.com/elemental-conduit/conduit/transport"
 )
 
@@ -22,6 +24,7 @@ const deadline = 20 * time.Second
 
 // peer is a cluster endpoint that does what a test says.
 type peer struct {
+	id       address.InstanceID
 	url      string
 	sessions chan string
 	started  chan struct{} // a call of Wait is being served
@@ -32,6 +35,10 @@ func (p *peer) Handle(in *link.Incoming) {
 	method := string(in.Invoke.Method)
 	in.Serve(func(ctx context.Context, s *link.ServerCall) error {
 		switch method {
+		case "WhoAreYou": // it says nothing of what it hosts, so it is asked for anything
+			contentType, data, err := conduit.Encode(&conduitv1.InstanceInfo{Instance: p.id.String()})
+			s.Return(conduit.Message{ContentType: contentType, Data: data})
+			return err
 		case "Wait":
 			p.started <- struct{}{}
 			<-ctx.Done()
@@ -54,9 +61,10 @@ func (p *peer) Handle(in *link.Incoming) {
 
 func startPeer(t *testing.T) *peer {
 	t.Helper()
-	p := &peer{sessions: make(chan string, 8), started: make(chan struct{}, 8), ended: make(chan error, 8)}
+	p := &peer{id: address.RandomInstanceID(), sessions: make(chan string, 8), started: make(chan struct{}, 8), ended: make(chan error, 8)}
 	s := transport.NewServer(transport.ServerOptions{
 		Handler: p,
+		Link:    link.Options{Hello: link.Hello{Instance: p.id.String()}},
 		Authenticate: func(r *http.Request) (link.Peer, error) {
 			p.sessions <- r.Header.Get("Authorization")
 			return link.Peer{Name: "client", Level: conduit.Superuser}, nil

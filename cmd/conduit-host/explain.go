@@ -140,12 +140,15 @@ func (a *app) explainInstance(ctx context.Context, v *pickExplanation) (nobody, 
 
 // explainOwn explains the pick among --peer.
 func (a *app) explainOwn(ctx context.Context, v *pickExplanation, addr address.Address) (nobody, err error) {
-	p, _, err := a.newPicture(ctx)
+	c, err := a.dialAll(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	e := p.registry.Explain(p.registry.Place(addr), registry.Query{Method: v.Method, Units: v.Units})
+	defer c.Close() //nolint:errcheck // it never fails
+	e, err := c.Explain(addr.String(), v.Method, v.Units)
+	if err != nil {
+		return nil, err
+	}
 	v.Reason = e.Reason
 	if !e.Chosen.IsZero() {
 		v.Chosen = e.Chosen.String()

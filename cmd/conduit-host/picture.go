@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/client"
 	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/locator"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
@@ -16,25 +16,16 @@ import (
 )
 
 // picture is what a command knows, at one moment, of the instances that it can
-// call: a registry of its own. Its instances are those that the instance of this
-// machine knows, each called by way of that one, or the peers of the command line,
-// each called over a link of its own.
+// call: those that the instance of this machine knows, each called by way of that
+// one, or the peers of the command line, each called over a link of its own. It must
+// be closed.
 type picture struct {
-	registry *registry.Registry
-	sights   map[string]sight // by what discovery calls it
-	// through is the instance by way of which all are called; empty for --peer.
-	through string
-	stop    context.CancelFunc
-	over    chan struct{}
-
-	mu     sync.Mutex
-	infos  []*conduitv1.InstanceInfo
-	failed error // of one that could not be seen, the one to tell if none could
-	opened []connection
+	// infos are what the instances have said of themselves.
+	infos []*conduitv1.InstanceInfo
+	// all is the nodes that an address stands for.
+	all   func(addr string) conduit.Group
+	close func()
 }
-
-// sight is how the picture comes to know one instance.
-type sight func(ctx context.Context) (connection, *conduitv1.InstanceInfo, error)
 
 // hidden is an instance that somebody knows of and that is not in the picture.
 type hidden struct {
@@ -44,74 +35,65 @@ type hidden struct {
 }
 
 // newPicture looks at all instances, and returns when each has answered or failed
-// to. hidden are those of which the instance of this machine knows no more than a
-// URL. The picture must be closed.
+// to. hidden are those of which no more than a URL is known.
 func (a *app) newPicture(ctx context.Context) (p *picture, unseen []hidden, err error) {
-	p = &picture{sights: map[string]sight{}, over: make(chan struct{})}
 	if len(a.peers) > 0 {
-		err = a.sightPeers(p)
-	} else {
-		unseen, err = a.sightKnown(ctx, p)
+		return a.picturePeers(ctx)
 	}
+	return a.pictureKnown(ctx)
+}
+
+// dialAll makes a client of --peer that has heard each of them, or why not. One at
+// least has answered.
+func (a *app) dialAll(ctx context.Context) (*client.Client, error) {
+	secret, err := a.checkPeers()
 	if err != nil {
-		p.closeLinks()
+		return nil, err
+	}
+	c, err := client.Dial(ctx, client.Options{Peers: a.peers, Session: secret, Refresh: time.Hour, RefreshTimeout: askTimeout})
+	if err != nil {
+		return nil, err
+	}
+	c.WaitPeers(ctx)
+	return c, nil
+}
+
+// picturePeers sees each of --peer for itself.
+func (a *app) picturePeers(ctx context.Context) (*picture, []hidden, error) {
+	c, err := a.dialAll(ctx)
+	if err != nil {
 		return nil, nil, err
 	}
-	p.registry = registry.New(registry.Options{Source: p, Dialer: p, Refresh: time.Hour, RefreshTimeout: askTimeout})
-	ctx, p.stop = context.WithCancel(ctx)
-	go func() {
-		defer close(p.over)
-		_ = p.registry.Run(ctx) // its only failure is the source's, and that is the picture
-	}()
-	p.registry.WaitSettled(ctx)
-	if err := p.nothing(); err != nil {
-		p.close()
-		return nil, nil, err
-	}
-	for _, s := range p.registry.Peers() {
-		if s.State != registry.StateAlive && s.State != registry.StateDraining {
+	p := &picture{all: c.All, close: func() { _ = c.Close() }} // what was asked is answered; how the links end changes nothing
+	var unseen []hidden
+	for _, s := range c.Peers() {
+		switch s.State {
+		case registry.StateAlive, registry.StateDraining:
+			p.infos = append(p.infos, s.Info)
+		default:
 			unseen = append(unseen, hidden{URL: s.URLs[0], State: s.State.String(), Reason: s.Reason})
 		}
 	}
 	return p, unseen, nil
 }
 
-// sightPeers sees each of --peer for itself.
-func (a *app) sightPeers(p *picture) error {
-	secret, err := a.checkPeers()
-	if err != nil {
-		return err
-	}
-	for _, url := range a.peers {
-		p.sights[url] = func(ctx context.Context) (connection, *conduitv1.InstanceInfo, error) {
-			c, err := a.dial(ctx, []string{url}, secret)
-			if err != nil {
-				return nil, nil, err
-			}
-			p.opens(c)
-			info, err := whoAreYou(ctx, c, "*")
-			return c, info, err
-		}
-	}
-	return nil
-}
-
-// sightKnown sees what the instance of this machine knows.
-func (a *app) sightKnown(ctx context.Context, p *picture) ([]hidden, error) {
+// pictureKnown sees what the instance of this machine knows.
+func (a *app) pictureKnown(ctx context.Context) (*picture, []hidden, error) {
 	t, err := a.localTarget(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c, err := t.dial(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	p.opens(c)
 	known, err := instances(ctx, c)
 	if err != nil {
-		return nil, err
+		_ = c.Close()
+		return nil, nil, err
 	}
-	p.through = known[0].GetInfo().GetInstance()
+	p := &picture{}
+	d := &relay{c: c, infos: map[string]*conduitv1.InstanceInfo{}, through: known[0].GetInfo().GetInstance()}
 	var unseen []hidden
 	for _, k := range known {
 		info := k.GetInfo()
@@ -119,9 +101,23 @@ func (a *app) sightKnown(ctx context.Context, p *picture) ([]hidden, error) {
 			unseen = append(unseen, hidden{URL: firstOf(k.GetUrls()), State: k.GetState(), Reason: k.GetReason()})
 			continue
 		}
-		p.sights[info.GetInstance()] = func(context.Context) (connection, *conduitv1.InstanceInfo, error) { return c, info, nil }
+		p.infos, d.infos[info.GetInstance()] = append(p.infos, info), info
 	}
-	return unseen, nil
+	r := registry.New(registry.Options{Source: d, Dialer: d, Refresh: time.Hour})
+	ctx, stop := context.WithCancel(ctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = r.Run(ctx) // its only failure is the source's, and that is a list
+	}()
+	r.WaitSettled(ctx)
+	p.all = locator.New(locator.Options{Registry: r}).All
+	p.close = func() {
+		stop()
+		<-over
+		_ = c.Close() // what was asked is answered; how the link ends changes nothing
+	}
+	return p, unseen, nil
 }
 
 func firstOf(list []string) string {
@@ -131,52 +127,20 @@ func firstOf(list []string) string {
 	return list[0]
 }
 
-func (p *picture) opens(c connection) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.opened = append(p.opened, c)
-}
-
-// close ends the picture and what calls are under way.
-func (p *picture) close() {
-	p.stop()
-	<-p.over
-	p.closeLinks()
-}
-
-func (p *picture) closeLinks() {
-	for _, c := range p.opened {
-		_ = c.Close() // what was asked is answered; how the link ends changes nothing
-	}
-}
-
-// nothing is why no instance was seen; nil if one was.
-func (p *picture) nothing() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.infos) > 0 {
-		return nil
-	}
-	return p.failed
-}
-
-// all is the nodes that an address stands for.
-func (p *picture) all(addr address.Address) conduit.Group {
-	return locator.New(locator.Options{Registry: p.registry}).All(addr.String())
-}
-
-// known is what the instances have said of themselves.
-func (p *picture) known() []*conduitv1.InstanceInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.infos)
+// relay is the instances that one of them knows, each of which is called by way of
+// it: a discovery.Source that names them by their ids, and a registry.Dialer.
+type relay struct {
+	c     connection
+	infos map[string]*conduitv1.InstanceInfo
+	// through is the instance by way of which all are called.
+	through string
 }
 
 // Run implements discovery.Source.
-func (p *picture) Run(ctx context.Context, publish func(discovery.Snapshot)) error {
+func (d *relay) Run(ctx context.Context, publish func(discovery.Snapshot)) error {
 	s := discovery.Snapshot{At: time.Now()}
-	for name := range p.sights {
-		s.Peers = append(s.Peers, name)
+	for id := range d.infos {
+		s.Peers = append(s.Peers, id)
 	}
 	slices.Sort(s.Peers)
 	publish(s)
@@ -185,7 +149,7 @@ func (p *picture) Run(ctx context.Context, publish func(discovery.Snapshot)) err
 }
 
 // Route implements registry.Dialer.
-func (*picture) Route(a address.Address) registry.Route { return route{a} }
+func (*relay) Route(a address.Address) registry.Route { return route{a} }
 
 type route struct{ a address.Address }
 
@@ -193,49 +157,30 @@ type route struct{ a address.Address }
 func (r route) Address() address.Address { return r.a }
 
 // Connect implements registry.Dialer.
-func (p *picture) Connect(ctx context.Context, name string, h registry.Hooks) (registry.Link, error) {
-	c, info, err := p.sights[name](ctx)
-	if err != nil {
-		e := conduit.AsError(err, conduit.NotSent)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		// Who may not in is told so, and not that nobody was there.
-		if p.failed == nil || e.Code == conduit.Unauthenticated || e.Code == conduit.PermissionDenied {
-			p.failed = e
-		}
-		return nil, errors.New(errorMessage(e))
-	}
-	p.mu.Lock()
-	p.infos = append(p.infos, info)
-	p.mu.Unlock()
-	// Without a budget, or to callers who are told nothing, an instance says
-	// nothing of its room; then it has not been heard.
-	if info.GetTotal() > 0 || info.GetState() != conduitv1.InstanceState_INSTANCE_STATE_ACTIVE {
-		h.Status(&conduitv1.Status{Available: info.GetAvailable(), Total: info.GetTotal(), InFlight: info.GetInFlight(), State: info.GetState()})
-	}
-	return &pictureLink{c: c, info: info, relayed: p.through != "" && p.through != info.GetInstance()}, nil
+func (d *relay) Connect(_ context.Context, id string, _ registry.Hooks) (registry.Link, error) {
+	return &relayLink{c: d.c, info: d.infos[id], relayed: d.through != id}, nil
 }
 
-// pictureLink is one instance of a picture.
-type pictureLink struct {
+// relayLink is one instance, by way of another.
+type relayLink struct {
 	c       connection
 	info    *conduitv1.InstanceInfo
 	relayed bool
 }
 
 // Instance implements registry.Link.
-func (l *pictureLink) Instance() string { return l.info.GetInstance() }
+func (l *relayLink) Instance() string { return l.info.GetInstance() }
 
 // Epoch implements registry.Link.
-func (l *pictureLink) Epoch() uint64 { return l.info.GetEpoch() }
+func (l *relayLink) Epoch() uint64 { return l.info.GetEpoch() }
 
 // WhoAreYou implements registry.Link: it was asked already.
-func (l *pictureLink) WhoAreYou(context.Context, []byte) (*conduitv1.InstanceInfo, error) {
+func (l *relayLink) WhoAreYou(context.Context, []byte) (*conduitv1.InstanceInfo, error) {
 	return l.info, nil
 }
 
 // Invoke implements registry.Link.
-func (l *pictureLink) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocation) conduit.Exchange {
+func (l *relayLink) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocation) conduit.Exchange {
 	x := l.c.At(r.Address().String()).Invoke(ctx, in)
 	if l.relayed {
 		return relayed{x}
@@ -259,16 +204,16 @@ func (r relayed) Recv(ctx context.Context) (conduit.Message, error) {
 }
 
 // Usable implements registry.Link.
-func (*pictureLink) Usable() bool { return true }
+func (*relayLink) Usable() bool { return true }
 
-// Unsent implements registry.Link: the picture is of a moment before any call.
-func (*pictureLink) Unsent() uint64 { return 0 }
+// Unsent implements registry.Link: it is of a moment before any call.
+func (*relayLink) Unsent() uint64 { return 0 }
 
 // Outstanding implements registry.Link.
-func (*pictureLink) Outstanding() int { return 0 }
+func (*relayLink) Outstanding() int { return 0 }
 
 // Done implements registry.Link: what is lost shows at the calls.
-func (*pictureLink) Done() <-chan struct{} { return nil }
+func (*relayLink) Done() <-chan struct{} { return nil }
 
-// Release implements registry.Link; close ends the connections.
-func (*pictureLink) Release() {}
+// Release implements registry.Link; close ends the connection.
+func (*relayLink) Release() {}

@@ -101,7 +101,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	status, stdout, stderr := inProcess(t, nil, "", "call", echoAddress, "Upper", `"x"`, "--peer", s.cluster)
-	if status != exitUnavailable || stdout != "" || !strings.Contains(stderr, "reason=deployment_not_found outcome=refused") {
+	if status != exitUnavailable || stdout != "" || !strings.Contains(stderr, "reason=deployment_not_found outcome=not_sent") {
 		t.Errorf("call: exit %d, %s%s", status, stdout, stderr)
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {

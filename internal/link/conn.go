@@ -101,6 +101,8 @@ type Stats struct {
 	Queued int
 	// RTT is the last measured round trip; 0 = not measured yet.
 	RTT time.Duration
+	// Heard is when a packet came last; when the link began, if none has.
+	Heard time.Time
 }
 
 // New starts a link over a carrier, which it owns from now on.
@@ -230,6 +232,7 @@ func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stat
+	s.Heard = c.live.lastIn
 	for _, l := range []*callList{&c.small, &c.bulk} {
 		for k := l.head; k != nil; k = k.next {
 			s.Queued++
