@@ -91,7 +91,7 @@ func (i *instance) findPeers(ctx context.Context) {
 func (f *fabric) leave() {
 	f.stop()
 	_ = f.client.Close()
-	f.router.Wait()
+	f.router.Close()
 }
 
 // reload takes over what may change while the instance runs, and says what may

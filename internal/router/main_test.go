@@ -212,7 +212,7 @@ func newRig(t *testing.T, here locator.Local, peers ...*peer) *rig {
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
-		r.router.Wait()
+		r.router.Close()
 	})
 	return r
 }

@@ -83,36 +83,42 @@ func (p *passing) CallEnded(_ uint64, code conduit.Code, outcome conduit.Outcome
 
 // wait makes the next attempt when the plan permits, which may be soon or never.
 func (p *passing) wait(c link.Parked) {
-	p.r.waiting.Go(func() {
-		ctx, cancel := context.WithCancel(context.Background())
+	if !p.r.later(func() { p.await(c) }) {
+		e := conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.Refused, "this instance is stopping")
+		e.Retryable = true
+		c.Fail(e)
+	}
+}
+
+func (p *passing) await(c link.Parked) {
+	ctx, cancel := context.WithCancel(p.r.closing)
+	defer cancel()
+	if at, ok := c.Deadline(); ok {
+		ctx, cancel = context.WithDeadline(ctx, at)
 		defer cancel()
-		if at, ok := c.Deadline(); ok {
-			ctx, cancel = context.WithDeadline(ctx, at)
-			defer cancel()
+	}
+	over := c.Done()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-over:
+			cancel()
+		case <-stop:
 		}
-		over := c.Done()
-		stop := make(chan struct{})
-		defer close(stop)
-		go func() {
-			select {
-			case <-over:
-				cancel()
-			case <-stop:
-			}
-		}()
-		for {
-			step, err := p.plan.Next(ctx)
+	}()
+	for {
+		step, err := p.plan.Next(ctx)
+		if err == nil {
+			err = p.take(step, c, c.Invoke())
 			if err == nil {
-				err = p.take(step, c, c.Invoke())
-				if err == nil {
-					return
-				}
-				if p.plan.Again(err) {
-					continue
-				}
+				return
 			}
-			c.Fail(err)
-			return
+			if p.plan.Again(err) {
+				continue
+			}
 		}
-	})
+		c.Fail(err)
+		return
+	}
 }

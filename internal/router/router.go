@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"sync"
 
 	"github.com/elemental-conduit/conduit"
@@ -23,16 +24,21 @@ type Options struct {
 
 // Router passes calls on. All methods may be called concurrently.
 type Router struct {
-	o       Options
+	o Options
+	// closing ends when Close is called; who waits for a next attempt waits no longer.
+	closing context.Context //nolint:containedctx // the life of the Router
+	stop    context.CancelFunc
 	waiting sync.WaitGroup // calls that wait for their next attempt
 
 	mu      sync.RWMutex
+	closed  bool
 	targets map[string]*locator.Target
 }
 
 // New returns a Router.
 func New(o Options) *Router {
-	return &Router{o: o, targets: map[string]*locator.Target{}}
+	closing, stop := context.WithCancel(context.Background())
+	return &Router{o: o, closing: closing, stop: stop, targets: map[string]*locator.Target{}}
 }
 
 // Call is one that is to be decided: a *link.Incoming, or a link.Parked.
@@ -72,9 +78,26 @@ func (r *Router) Pass(in *link.Incoming, d Door) {
 	}
 }
 
-// Wait returns when no call waits for its next attempt any more: they do not once
-// the links that they came on have ended.
-func (r *Router) Wait() { r.waiting.Wait() }
+// Close ends the calls that wait for their next attempt, and returns when none does.
+// Calls on their way go on; those that come later are not waited with.
+func (r *Router) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop()
+	r.waiting.Wait()
+}
+
+// later runs what waits, unless it is too late for that.
+func (r *Router) later(wait func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.waiting.Go(wait)
+	return true
+}
 
 // target returns what calls the address of an Invoke.
 func (r *Router) target(inv *frame.Invoke) (*locator.Target, *conduit.Error) {

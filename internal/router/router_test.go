@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -163,6 +164,40 @@ func TestErrors(t *testing.T) {
 	if p.calls.Load() != 0 || r.passed.Load() != 0 {
 		t.Error("it went out all the same")
 	}
+}
+
+// Closing does not wait for a peer that asked to be left alone for an hour: the call
+// ends with what that peer said.
+func TestClose(t *testing.T) {
+	p := startPeer(t, "a", func(_ *peer, in *link.Incoming) {
+		in.Refuse(&conduit.Error{
+			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, RetryAfter: time.Hour, Message: "full",
+		})
+	})
+	r := newRig(t, nil, p)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conduit.Call[string](ctx, r.at(workAddress), "Plain", "x")
+		ended <- err
+	}()
+	for over := time.After(limit); p.calls.Load() == 0; {
+		select {
+		case err := <-ended:
+			t.Fatalf("it did not wait: %v", err)
+		case <-over:
+			t.Fatal("the call does not come")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond): // it has been refused, or is about to be: either will do
+	}
+	r.router.Close()
+	wantError(t, wait(t, ended, "the call"), conduit.ReasonOverloaded, conduit.Refused)
 }
 
 // A request in several messages goes where it began, and is whole there.
