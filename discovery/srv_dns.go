@@ -219,7 +219,7 @@ func (r *resolver) addresses(ctx context.Context, servers []string, name string)
 		return addressAnswer{addrs, ttl, nil}
 	})
 	var addrs []netip.Addr
-	ttl := addressMax
+	ttl := lifetimeMax
 	for _, a := range answers {
 		addrs = append(addrs, a.addrs...)
 		if len(a.addrs) > 0 {

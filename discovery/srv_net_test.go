@@ -369,8 +369,9 @@ func (c *conn) Close() error {
 func TestSRVDialOrder(t *testing.T) {
 	refused := errors.New("refused")
 	type plan struct {
-		after time.Duration
-		err   error
+		after    time.Duration
+		err      error
+		stubborn bool // is connected though it was told to give up
 	}
 	six, four, last := "[2001:db8::1]:7001", "192.0.2.1:7001", "192.0.2.2:7001"
 	for _, test := range []struct {
@@ -383,6 +384,7 @@ func TestSRVDialOrder(t *testing.T) {
 		{"First", map[string]plan{six: {after: 100 * time.Millisecond}}, six, 100 * time.Millisecond, 1},
 		{"Refused", map[string]plan{six: {err: refused}, four: {}}, four, 0, 2},
 		{"Slow", map[string]plan{six: {after: time.Hour}, four: {after: 100 * time.Millisecond}}, four, 350 * time.Millisecond, 2},
+		{"Both", map[string]plan{six: {after: 400 * time.Millisecond, stubborn: true}, four: {after: 100 * time.Millisecond}}, four, 400 * time.Millisecond, 2},
 		{"All", map[string]plan{six: {err: refused}, four: {err: errors.New("other")}, last: {after: time.Second, err: errors.New("late")}}, "refused", time.Second, 3},
 		{"Silent", map[string]plan{six: {after: time.Hour}, four: {after: time.Hour}, last: {after: time.Hour}}, "context deadline exceeded", 5 * time.Second, 3},
 	} {
@@ -403,6 +405,9 @@ func TestSRVDialOrder(t *testing.T) {
 					tried++
 					p := test.plans[address]
 					mu.Unlock()
+					if p.stubborn {
+						ctx = context.WithoutCancel(ctx)
+					}
 					select {
 					case <-time.After(p.after):
 					case <-ctx.Done():

@@ -338,6 +338,28 @@ func TestSRVFailureDuringHoldDown(t *testing.T) {
 	})
 }
 
+// A peer that is listed again is one, though its addresses cannot be asked for just
+// then: those that it had are as good as before.
+func TestSRVListedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		f.serve(5, "a.cl.example:7001", "b.cl.example:7001")
+		r := f.run(discovery.SRVOptions{HoldDown: 20 * time.Second, Stale: 3 * time.Minute})
+		f.serve(5, "a.cl.example:7001")
+		time.Sleep(10 * time.Second)
+		f.serve(5, "a.cl.example:7001", "b.cl.example:7001")
+		f.on("b.cl.example. A", discoverytest.Reply{Rcode: dns.RcodeServerFailure})
+		time.Sleep(2 * time.Minute)
+		r.see("a.cl.example:7001", "b.cl.example:7001")
+		r.problem("b.cl.example:7001", "not to be had")
+		if got := fmt.Sprint(r.srv.Addresses("b.cl.example")); got != "[192.0.2.2]" {
+			t.Errorf("addresses %s", got)
+		}
+		time.Sleep(time.Minute)
+		r.see("a.cl.example:7001")
+	})
+}
+
 // A first look that fails may be early; a second one that does is a state of things.
 func TestSRVBeginsWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
