@@ -302,7 +302,7 @@ func TestSRVAnswers(t *testing.T) {
 				delete(f.down, "s1:53")
 				f.mu.Unlock()
 				f.serve(5, "b.cl.example:7001")
-				time.Sleep(6 * time.Second)
+				time.Sleep(8 * time.Second) // a look may be under way, in silence for 2 s
 				r.see("b.cl.example:7001")
 				r.noProblem()
 				if s := r.last(); !s.Stale.IsZero() {
