@@ -36,6 +36,7 @@ const (
 	etcd       = "go.etcd.io/etcd/client/v3"
 	grpc       = "google.golang.org/grpc"
 	hclog      = "github.com/hashicorp/go-hclog"
+	miekg      = "github.com/miekg/dns"
 	prometheus = "github.com/prometheus/client_golang"
 	protobuf   = "google.golang.org/protobuf"
 	rate       = "golang.org/x/time/rate"
@@ -91,11 +92,13 @@ var layers = map[string]layer{
 		local: []string{"."},
 	},
 	"discovery": {
-		why: "which hosts exist: network addresses, not instances",
+		why:   "which hosts exist: network addresses, not instances",
+		third: []string{miekg}, // the standard resolver hides TTL and response code
 	},
 	"discovery/discoverytest": {
-		why:   "what every source of discovery must do, as a test that each runs",
+		why:   "what every source of discovery must do, as a test that each runs; and a DNS server that answers from a script",
 		local: []string{"discovery"},
+		third: []string{miekg},
 	},
 	"auth": {
 		why:   "who is calling: users, sessions, levels; it speaks of principals, not of links",

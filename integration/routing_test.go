@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/elemental-conduit/conduit/discovery/discoverytest"
 )
 
 const echoPath = "echo/echo/conduit.example.Echo/"
@@ -411,4 +414,35 @@ func TestCapacity(t *testing.T) {
 		status, _, _ := c.front.post(echoPath+"Heavy", `{"ms":1}`)
 		return status == 200
 	})
+}
+
+// A worker that only DNS knows is found, and when DNS fails it goes on being called.
+func TestDiscoveryByDNS(t *testing.T) {
+	t.Parallel()
+	dns := discoverytest.NewDNS(t)
+	w := start(t, []string{built.echo})
+	host, port, err := net.SplitHostPort(strings.TrimSuffix(strings.TrimPrefix(w.url, "ws://"), "/cluster/v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name, target = "_conduit._tcp.test.", "worker.test."
+	f := prepare(t, nil)
+	f.name = "front"
+	f.launch("--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--cluster-insecure",
+		"--discovery-srv-name", name, "--discovery-srv-servers", dns.Addr(), "--discovery-srv-interval", "50ms", "--discovery-hold-down", "50ms")
+	f.waitReady()
+	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 3, "")
+
+	dns.On(target, "A", discoverytest.Reply{Answer: []string{target + " 1 IN A " + host}})
+	dns.On(name, "SRV", discoverytest.Reply{Answer: discoverytest.SRV(name, 1, target+":"+port)})
+	f.until("the worker to be found", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 0 })
+
+	dns.All(&discoverytest.Reply{Rcode: 2}) // SERVFAIL
+	asked := dns.Asked(name, "SRV")
+	f.until("it to be asked in vain", func() bool { return dns.Asked(name, "SRV") > asked+3 })
+	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 0, "\"X\"\n")
+
+	dns.All(nil)
+	dns.Off(name)
+	f.until("the worker to be left", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 3 })
 }

@@ -39,6 +39,9 @@ type ClientOptions struct {
 	// TLS is used for wss://; nil = the system's authorities. Its NextProtos are
 	// ignored: links are HTTP/1.1.
 	TLS *tls.Config
+	// DialContext opens the TCP connections, as net.Dialer's does, so that hosts can
+	// be found otherwise than by the system's resolver; nil = a net.Dialer.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// Insecure allows ws:// to hosts other than this one.
 	Insecure bool
 	// PerCall dials anew for each call, for middle boxes that balance by
@@ -97,8 +100,11 @@ func NewClient(o ClientOptions) *Client {
 		config = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	config.NextProtos = []string{"http/1.1"}
+	if o.DialContext == nil {
+		o.DialContext = (&net.Dialer{KeepAlive: keepAlive}).DialContext
+	}
 	c.dialer = &websocket.Dialer{
-		NetDialContext:  (&net.Dialer{KeepAlive: keepAlive}).DialContext,
+		NetDialContext:  o.DialContext,
 		TLSClientConfig: config,
 		ReadBufferSize:  readBuffer,
 		WriteBufferSize: clientWriteBuffer,

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -37,15 +38,20 @@ func (i *instance) joinCluster() error {
 	if err != nil {
 		return configf("discovery.static: %v", err)
 	}
+	source, dial, err := i.discover(static, insecure)
+	if err != nil {
+		return err
+	}
 	log := slogTo(i.log.Named("cluster"))
 	client := transport.NewClient(transport.ClientOptions{
+		DialContext: dial,
 		DialTimeout: i.c.Duration("cluster.dial_timeout"),
 		Insecure:    insecure,
 		Link:        i.linkOptions("cluster"),
 		Log:         log,
 	})
 	r := registry.New(registry.Options{
-		Source: static, Dialer: peerlink.New(client, peerlink.Options{}),
+		Source: source, Dialer: peerlink.New(client, peerlink.Options{}),
 		Self: i.id, SelfEpoch: i.epoch,
 		Policy:  policies[i.c.String("registry.policy")],
 		Refresh: i.c.Duration("registry.refresh"), RefreshTimeout: i.c.Duration("registry.refresh_timeout"),
@@ -62,6 +68,25 @@ func (i *instance) joinCluster() error {
 	}
 	i.fabric.router = router.New(router.Options{Locator: i.fabric.locator, ConnOf: connOf})
 	return nil
+}
+
+// discover returns all that says which hosts there are, and what dials those that
+// DNS told of, whose addresses it told as well; nil = the system's way.
+func (i *instance) discover(static *discovery.Static, insecure bool) (discovery.Source, discovery.Dial, error) {
+	name := i.c.String("discovery.srv.name")
+	if name == "" {
+		return static, nil, nil
+	}
+	srv, err := discovery.NewSRV(discovery.SRVOptions{
+		Name: name, Servers: i.c.List("discovery.srv.servers"), Interval: i.c.Duration("discovery.srv.interval"),
+		Stale: i.c.Duration("discovery.stale"), HoldDown: i.c.Duration("discovery.hold_down"), Insecure: insecure,
+		Log:    slogTo(i.log.Named("discovery")),
+		Looked: func(err error) { i.metrics.LookedUp("dns", err) },
+	})
+	if err != nil {
+		return nil, nil, configf("discovery.srv: %v", err)
+	}
+	return discovery.Merge(static, srv), srv.DialContext((&net.Dialer{}).DialContext), nil
 }
 
 // connOf returns the connection behind one of the registry's links, which are all

@@ -95,6 +95,29 @@ func checkPeers(v Value) string {
 	return ""
 }
 
+// checkSRVName and checkSRVServers hold a look-up to what discovery can ask.
+func checkSRVName(v Value) string {
+	if v.Text == "" {
+		return ""
+	}
+	return srvProblem(discovery.SRVOptions{Name: v.Text})
+}
+
+func checkSRVServers(v Value) string {
+	list, ok := v.parsed.([]string)
+	if !ok || len(list) == 0 {
+		return ""
+	}
+	return srvProblem(discovery.SRVOptions{Name: "_conduit._tcp.example", Servers: list})
+}
+
+func srvProblem(o discovery.SRVOptions) string {
+	if _, err := discovery.NewSRV(o); err != nil {
+		return "cannot be looked up: " + err.Error()
+	}
+	return ""
+}
+
 // checkCORS is checkOrigins with the origin of all.
 func checkCORS(v Value) string {
 	if list, ok := v.parsed.([]string); ok && slices.Equal(list, []string{"*"}) {

@@ -58,11 +58,11 @@ func Keys() []Key {
 		{Name: "drain.delay", Kind: Duration, Computed: "`0s` (external: `5s`)", Min: 0, compute: defaultDrainDelay, Doc: "how long `/readyz` says 503 before calls are refused, for load balancers that need to notice"},
 
 		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again on SIGHUP", check: checkPeers},
-		{Name: "discovery.srv.name", Optional: true, Later: true, Doc: "DNS name whose SRV records are the peers"},
-		{Name: "discovery.srv.servers", Kind: List, Later: true, Doc: "DNS servers to ask instead of the system's"},
-		{Name: "discovery.srv.interval", Kind: Duration, Default: "5s", Min: shortest, Later: true, Doc: "how often to ask"},
-		{Name: "discovery.stale", Kind: Duration, Default: "5m", Min: shortest, Later: true, Doc: "how long the last known peers hold when lookups fail"},
-		{Name: "discovery.hold_down", Kind: Duration, Default: "10s", Min: 0, Later: true, Doc: "how long a peer that is no longer listed is kept"},
+		{Name: "discovery.srv.name", Optional: true, Doc: "DNS name whose SRV records are the peers, such as `_elements._tcp.internal`; empty: none", check: checkSRVName},
+		{Name: "discovery.srv.servers", Kind: List, Doc: "DNS servers to ask instead of the system's: `10.0.0.2`, `10.0.0.2:8600`, `tcp://10.0.0.2:8600`", check: checkSRVServers},
+		{Name: "discovery.srv.interval", Kind: Duration, Default: "5s", Min: shortest, Doc: "how often to ask"},
+		{Name: "discovery.stale", Kind: Duration, Default: "5m", Min: shortest, Doc: "how long the last known peers hold when lookups fail"},
+		{Name: "discovery.hold_down", Kind: Duration, Default: "10s", Min: 0, Doc: "how long a peer that is no longer listed is kept"},
 
 		{Name: "registry.refresh", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often peers are asked what they host"},
 		{Name: "registry.refresh_timeout", Kind: Duration, Default: "1s", Min: shortest, Doc: "how long a peer may take to answer that"},
