@@ -29,6 +29,9 @@ type options struct {
 	write    bool
 	docs     string
 	profile  bool
+	scenario string
+	doors    []string
+	rate     int
 	args     string // the command line, if it is not the usual one
 }
 
@@ -59,7 +62,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("it took longer than -limit %v", o.limit))
 	defer cancel()
 	do := bench
-	if o.profile {
+	switch {
+	case o.scenario != "":
+		do = scene
+	case o.profile:
 		do = profile
 	}
 	if err := do(ctx, o, stdout, stderr); err != nil {
@@ -73,14 +79,17 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 5, "`windows` of each system in each cell, at least 3")
+	fs.IntVar(&o.rounds, "rounds", 5, "`windows` of each system in each cell, at least 3; of a scenario, how often (kill: 20, rolling: 3)")
 	fs.DurationVar(&o.window, "window", 400*time.Millisecond, "how long a window is measured")
 	fs.DurationVar(&o.warm, "warm", 150*time.Millisecond, "how long the load runs before each window")
-	fs.DurationVar(&o.limit, "limit", 4*time.Minute, "after which all is stopped, whatever it does")
+	fs.DurationVar(&o.limit, "limit", 4*time.Minute, "after which all is stopped, whatever it does (kill: 5m, rolling: 10m)")
 	fs.IntVar(&o.procs, "procs", runtime.GOMAXPROCS(0), "GOMAXPROCS of every process")
 	fs.BoolVar(&o.write, "write", false, "write the tables into the file of -docs, between its markers")
 	fs.StringVar(&o.docs, "docs", "../docs/performance.md", "the `file` of -write")
 	fs.BoolVar(&o.profile, "profile", false, "instead of measuring, profile caller, host and plugin in the cell of the first of -sizes and the last of -inflight, into *.prof here")
+	fs.StringVar(&o.scenario, "scenario", "", "instead of measuring systems, see what happens to the calls of a cluster: `name` is "+strings.Join(scenarioNames(), " or "))
+	doors := fs.String("doors", strings.Join(doorNames(), ","), "by what a scenario's calls go in, one after another: the gateway of an external instance, the Go client")
+	fs.IntVar(&o.rate, "rate", 2000, "calls per second of the scenario rolling")
 	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
 	inFlight := fs.String("inflight", "1,64", "calls under way at once")
 	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")
@@ -100,7 +109,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			err = errors.Join(err, fmt.Errorf("-systems: there is no %q; there are %s", name, strings.Join(systemNames(), ", ")))
 		}
 	}
-	if o.rounds < 3 {
+	switch {
+	case o.scenario != "":
+		err = errors.Join(err, o.parseScenario(fs, *doors))
+	case o.rounds < 3:
 		err = errors.Join(err, errors.New("-rounds: a median of fewer than 3 says nothing"))
 	}
 	if o.window <= 0 || o.warm <= 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,8 +76,8 @@ func (r *results) table(b *strings.Builder, over string, ratio func(sample) floa
 	}
 }
 
-func row(b *strings.Builder, fields []string) {
-	b.WriteString("| " + strings.Join(fields, " | ") + " |\n")
+func row(w io.Writer, fields []string) {
+	fmt.Fprintln(w, "| "+strings.Join(fields, " | ")+" |")
 }
 
 // column is what a system gave in a cell, without what failed.

@@ -500,6 +500,31 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// A peer that is restarted in order again and again, as in a roll-out, is back at
+// once each time: it said goodbye, so it is not one that cannot keep a link.
+func TestRestartedOftenInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.host("a", 10, "app")
+		b := w.host("b", 10, "app")
+		w.list("a", "b")
+		const down = 300 * time.Millisecond
+		for round := range 10 {
+			b.link().goAway(conduit.ReasonDraining)
+			synctest.Wait()
+			b.kill()
+			time.Sleep(down)
+			b = b.again()
+			// The pauses are 0.1 and 0.2 s, and their jitter; then one of 0.4 s at most.
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := w.picks(in("app"), Query{}); got != "a b" {
+				t.Fatalf("restart %d: %s is picked, %s", round+1, got, w.peers())
+			}
+		}
+	})
+}
+
 // A peer that asks for a new link gets one, and keeps being used.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

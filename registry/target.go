@@ -65,7 +65,9 @@ func (t *target) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if v.lived >= longLife {
+		// Who says goodbye is gone for good: what comes next at the URL is another
+		// process, and may come soon. The same one is not linked to again (identify).
+		if v.lived >= longLife || errors.Is(v.err, errGoodbye) {
 			pause.Reset()
 		}
 		wait := v.after

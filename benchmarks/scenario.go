@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// scenario is something that happens to a cluster of real processes under calls.
+type scenario struct {
+	rounds int           // unless -rounds says otherwise
+	limit  time.Duration // unless -limit does
+	about  string        // what its rounds are
+	run    func(ctx context.Context, l *lab, o options, stdout, stderr io.Writer) error
+}
+
+func scenarios() map[string]scenario {
+	return map[string]scenario{
+		"kill": {
+			rounds: 20, limit: 5 * time.Minute, run: killScenario,
+			about: fmt.Sprintf("%d calls are under way at one of two workers when it is killed with SIGKILL; times are from just before the signal. "+
+				"When the last of them has failed, %d calls that may go anywhere are made, one after another: one that had to be tried twice was sent to the dead worker first.", pendingCalls, laterCalls),
+		},
+		"rolling": {
+			rounds: 3, limit: 10 * time.Minute, run: rollingScenario,
+			about: fmt.Sprintf("%d workers get SIGTERM, end, start again and say that they are ready, one after another, each of them once a round. "+
+				"Half of the calls are `Where`, which is idempotent, the others `Upper`, which is not. They begin at a fixed rate whatever became of those before, "+
+				"and a call's latency counts from when it was to begin.", rollingWorkers),
+		},
+	}
+}
+
+func scenarioNames() []string { return slices.Sorted(maps.Keys(scenarios())) }
+
+// parseScenario completes the options of a scenario.
+func (o *options) parseScenario(fs *flag.FlagSet, doors string) error {
+	s, ok := scenarios()[o.scenario]
+	if !ok {
+		return fmt.Errorf("-scenario: there is no %q; there are %s", o.scenario, strings.Join(scenarioNames(), ", "))
+	}
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	if !set["rounds"] {
+		o.rounds = s.rounds
+	}
+	if !set["limit"] {
+		o.limit = s.limit
+	}
+	var err error
+	for _, name := range []string{"window", "warm", "write", "docs", "profile", "sizes", "inflight", "systems"} {
+		if set[name] {
+			err = errors.Join(err, fmt.Errorf("-%s has no meaning with -scenario", name))
+		}
+	}
+	if o.rounds < 1 {
+		err = errors.Join(err, errors.New("-rounds must be 1 or more"))
+	}
+	if o.rate < 1 || o.rate > mostRate {
+		err = errors.Join(err, fmt.Errorf("-rate must be from 1 to %d calls a second", mostRate))
+	}
+	o.doors = strings.Split(doors, ",")
+	for _, name := range o.doors {
+		if !slices.Contains(doorNames(), name) {
+			err = errors.Join(err, fmt.Errorf("-doors: there is no %q; there are %s", name, strings.Join(doorNames(), ", ")))
+		}
+	}
+	return err
+}
+
+// mostRate is what one process can be asked to begin.
+const mostRate = 100_000
+
+// scene runs the scenario of the options and prints what came of it.
+func scene(ctx context.Context, o options, stdout, stderr io.Writer) error {
+	s := scenarios()[o.scenario]
+	m := thisMachine(ctx)
+	l, err := newLab(o.procs)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	fmt.Fprintf(stdout, "Measured %s on %s.\n%s. GOMAXPROCS=%d in every process. %s\n\n`%s`: %s\n\n", m.date, m.hardware, m.software, o.procs, m.busy(), o.command(), s.about)
+	return s.run(ctx, l, o, stdout, stderr)
+}
