@@ -275,6 +275,9 @@ func (c *Conn) retire(k *call) {
 	if k.id != 0 {
 		delete(c.calls, k.id)
 	}
+	if k.cancelled && !k.background {
+		c.leftBy(k, -1)
+	}
 	if k.ours {
 		c.settle(k)
 		c.out--
@@ -310,6 +313,22 @@ func (c *Conn) retire(k *call) {
 	if c.idleWake != nil && c.inc == 0 {
 		close(c.idleWake)
 		c.idleWake = nil
+	}
+}
+
+// cancel notes that a call is cancelled. c.mu is held.
+func (c *Conn) cancel(k *call) {
+	k.cancelled = true
+	if !k.background {
+		c.leftBy(k, 1)
+	}
+}
+
+func (c *Conn) leftBy(k *call, n int) {
+	if k.ours {
+		c.outLeft += n
+	} else {
+		c.incLeft += n
 	}
 }
 

@@ -37,6 +37,8 @@ type Conn struct {
 	out, inc      int           // calls of this end; calls of the other
 	outBackground int           // of out
 	incBackground int           // of inc
+	outLeft       int           // of out, without outBackground: cancelled, and not answered yet
+	incLeft       int           // of inc, in the same way
 	windows       int64         // promised to calls of this link
 	idleWake      chan struct{} // closed when no incoming call is left
 	holds         int           // in use
@@ -217,6 +219,28 @@ func (c *Conn) Calls() (out, in int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.out, c.inc
+}
+
+// Overdue returns the calls under way, either way, that were cancelled or whose
+// deadline has passed, and whose handler goes on: there is no answer yet.
+func (c *Conn) Overdue() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, now := 0, time.Now()
+	for _, k := range c.calls {
+		if (k.ours || !k.sendEnded) && (k.cancelled || !k.deadline.IsZero() && now.After(k.deadline)) {
+			n++
+		}
+	}
+	return n
+}
+
+// under is how many calls count for max_calls: not those in the background, and of
+// those that were cancelled, and whose handlers go on, only what is above as many
+// again. So handlers that ignore their context do not take the link from the calls
+// of others, and a peer still has a bound for what it may leave behind.
+func under(calls, background, left, most int) int {
+	return calls - background - min(left, most)
 }
 
 // IdleSince returns since when no call is under way but those in the

@@ -80,6 +80,16 @@ func (b *inbox) drain(err *conduit.Error) (held *reservation) {
 	return held
 }
 
+// cost is what taking all that is here will return, in bytes.
+func (b *inbox) cost() (n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range b.q[b.head:] {
+		n += it.cost
+	}
+	return n
+}
+
 // keeps reports whether the message of a reservation waits to be taken.
 func (b *inbox) keeps(v *reservation) bool {
 	b.mu.Lock()

@@ -118,7 +118,7 @@ func (x *exchange) start(in *conduit.Invocation, deadline time.Time, timed bool,
 	if c.ready && int64(len(in.Request)) > c.theirs.MaxMessage {
 		return c.tooLarge(int64(len(in.Request)), conduit.NotSent)
 	}
-	if c.ready && c.out-c.outBackground >= int(c.theirs.MaxCalls) {
+	if most := int(c.theirs.MaxCalls); c.ready && under(c.out, c.outBackground, c.outLeft, most) >= most {
 		return &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.NotSent, Retryable: true, Op: c.o.Op, Peer: c.o.Peer.Name,
 			Message: fmt.Sprintf("%d calls are under way on this link, the peer's limit", c.theirs.MaxCalls),

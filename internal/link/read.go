@@ -216,14 +216,15 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 	}
 	// Background calls do not count for max_calls, but may be as many again. On a
 	// plugin's link they are its claims, which the budget bounds.
-	most, under, kind := int(c.o.Hello.MaxCalls), c.inc-c.incBackground, "calls"
+	most, kind := int(c.o.Hello.MaxCalls), "calls"
+	now := under(c.inc, c.incBackground, c.incLeft, most)
 	if in.Background {
-		under, kind = c.incBackground, "background calls"
+		now, kind = c.incBackground, "background calls"
 		if c.o.Duplex {
 			most = math.MaxInt32
 		}
 	}
-	if under >= 2*most+16 {
+	if now >= 2*most+16 {
 		c.unlock()
 		return false, &CloseError{Code: CloseTryLater, Reason: "calls go on coming though refused: too many unanswered"}
 	}
@@ -245,7 +246,7 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 	case int64(f.Size)-payload > maxInvoke:
 		refusal = conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d", int64(f.Size)-payload, maxInvoke)
-	case under >= most:
+	case now >= most:
 		refusal = &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Retryable: true, Outcome: conduit.Refused, Op: c.o.Op,
 			Message: fmt.Sprintf("%d %s are under way on this link, its limit", most, kind),
@@ -556,7 +557,7 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 	if k == nil || k.cancelled {
 		return
 	}
-	k.cancelled = true
+	c.cancel(k)
 	k.cause = cause
 	if k.parked() {
 		c.endParked(k, early(cause, k.doubt, c.o.Op))
@@ -576,6 +577,7 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 		return
 	}
 	k.dropQueue()
+	c.stopTaking(k)
 	if k.server != nil {
 		k.server.cancel(cause)
 		k.in.end(cause)
@@ -583,6 +585,24 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 	if k.peer.k != nil {
 		c.later(effect{kind: effectCancel, to: k.peer, reason: cause.Reason})
 	}
+}
+
+// stopTaking gives up what a cancelled call was promised for what it would still
+// have sent: its handler may go on for long. c.mu is held.
+func (c *Conn) stopTaking(k *call) {
+	if k.hold != nil { // somebody passes it on, from there
+		return
+	}
+	c.dropAssembly(k)
+	if k.recvDone {
+		return
+	}
+	k.recvDone, k.recvOwed = true, 0
+	keep := int64(0) // what lies in another link's queue is dropped there
+	if k.in != nil {
+		keep = k.in.cost()
+	}
+	c.freeWindow(k, k.window-keep)
 }
 
 // canceledBody is the Failure of a cancelled call whose work was done.

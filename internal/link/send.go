@@ -126,7 +126,7 @@ func (c *Conn) oversized(k *call, n int64) {
 // tellCancel sends a Cancel for a call of this end, once. c.mu is held.
 func (c *Conn) tellCancel(k *call, reason string) {
 	if !k.cancelled && k.id != 0 {
-		k.cancelled = true
+		c.cancel(k)
 		if len(reason) > maxReason || !utf8.ValidString(reason) {
 			reason = conduit.ReasonCanceled
 		}

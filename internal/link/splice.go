@@ -80,7 +80,7 @@ func (c *Conn) spliced(in *spliceFrom, out *frame.Invoke, owner Owner, tag uint6
 	if total := int64(min(out.Data.Total, 1<<62)); c.ready && out.Data.HasTotal && total > c.theirs.MaxMessage {
 		return ref{}, false, c.tooLarge(total, conduit.Refused)
 	}
-	if c.ready && c.out-c.outBackground >= int(c.theirs.MaxCalls) {
+	if most := int(c.theirs.MaxCalls); c.ready && under(c.out, c.outBackground, c.outLeft, most) >= most {
 		return ref{}, false, &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
 			Message: "the element serves as many calls as its link takes",
