@@ -237,6 +237,7 @@ func TestFailureThatIsPassedOn(t *testing.T) {
 	} {
 		for _, held := range []bool{false, true} {
 			bubble(t, fmt.Sprintf("%s, held %v", row.name, held), func(t *testing.T) {
+				t.Helper()
 				back, plugin := rawLink(t, Options{Dialer: true, Duplex: true, Peer: Peer{Name: "somebody"}}, &conduitv1.Hello{Instance: row.instance})
 				router := &testRouter{failed: func(Parked, *conduit.Error) bool { return false }}
 				_, caller := rawLink(t, Options{Handler: handlerFunc(func(in *Incoming) {
@@ -257,6 +258,7 @@ func TestFailureThatIsPassedOn(t *testing.T) {
 		}
 	}
 	bubble(t, "to its own caller", func(t *testing.T) {
+		t.Helper()
 		c, r := rawLink(t, Options{Dialer: true, Peer: Peer{Name: "where"}}, &conduitv1.Hello{Instance: "i-1"})
 		x := c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "M", Last: true})
 		r.take()
