@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"mime"
 	"os"
 	"slices"
 	"strconv"
@@ -45,7 +46,10 @@ func (a *app) invocation(f *callFlags, args []string) (*conduit.Invocation, argu
 	if !f.raw {
 		in.Accept = conduit.ContentJSON
 	}
-	if err := checkMethod(in.Method); err != nil || len(args) < 2 {
+	if err := checkMethod(in.Method); err != nil {
+		return in, argument{}, err
+	}
+	if err := checkContentType(in.ContentType); err != nil || len(args) < 2 {
 		return in, argument{}, err
 	}
 	arg, err := a.argument(args[1])
@@ -74,6 +78,24 @@ func (a *app) invocation(f *callFlags, args []string) (*conduit.Invocation, argu
 func checkMethod(name string) error {
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return usagef("%q is not the name of a method", name)
+	}
+	return nil
+}
+
+// maxContentType is how many bytes a content type may take on the wire.
+const maxContentType = 1024
+
+// checkContentType refuses what is no content type, or longer than a link takes.
+func checkContentType(text string) error {
+	if len(text) > maxContentType {
+		return usagef("--content-type: %q has %d bytes; a content type has at most %d", shorten(text), len(text), maxContentType)
+	}
+	bare, _, err := mime.ParseMediaType(text)
+	switch {
+	case err != nil:
+		return usagef("--content-type: %q is not a content type (%v); write one such as %s", text, err, conduit.ContentBytes)
+	case !strings.Contains(bare, "/"):
+		return usagef("--content-type: %q is not a content type, for it has no /; write one such as %s", text, conduit.ContentBytes)
 	}
 	return nil
 }

@@ -296,3 +296,30 @@ func TestArgumentAboveThePeersLimit(t *testing.T) {
 		t.Errorf("exit %d, %s", status, stderr)
 	}
 }
+
+// A content type that no link takes is refused before anyone is dialled, and the
+// limit is the one that was passed.
+func TestContentTypes(t *testing.T) {
+	p := startPeer(t)
+	longest := "text/" + strings.Repeat("x", maxContentType-len("text/"))
+	for contentType, want := range map[string]string{
+		"application/json":                  "",
+		"text/plain; charset=utf-8":         "",
+		longest:                             "",
+		longest + "x":                       "has 1025 bytes; a content type has at most 1024",
+		"text/" + strings.Repeat("x", 2995): "has 3000 bytes; a content type has at most 1024",
+		"":                                  `"" is not a content type`,
+		"json":                              `"json" is not a content type, for it has no /; write one such as application/octet-stream`,
+		"text/pl ain":                       "is not a content type",
+		"text/plain\x1b[2J":                 "is not a content type",
+		"text/\xff":                         "is not a content type",
+	} {
+		status, _, stderr := inProcess(t, nil, "", "call", echoAddress, "Once", "1", "--peer", p.url, "--content-type", contentType)
+		switch {
+		case want == "" && status != exitDone:
+			t.Errorf("%.20q: exit %d, %s", contentType, status, stderr)
+		case want != "" && (status != exitUsage || !strings.Contains(stderr, want) || len(stderr) > 300):
+			t.Errorf("%.20q: exit %d, %s", contentType, status, stderr)
+		}
+	}
+}
