@@ -96,7 +96,7 @@ func (a *app) idParse() *cobra.Command {
 					{"uuid", v.UUID},
 				} {
 					if row[1] != "" {
-						fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
+						valueLine(w, row[0], row[1])
 					}
 				}
 			})
@@ -155,12 +155,8 @@ func whyNoID(text string) string {
 	return err.Error()
 }
 
-func shorten(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "..."
-	}
-	return s
-}
+// shorten keeps a text that stands in a sentence from being most of it.
+func shorten(s string) string { return cut(s, 60) }
 
 func formatUUID(u [16]byte) string {
 	s := hex.EncodeToString(u[:])

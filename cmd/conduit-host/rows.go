@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -250,6 +251,13 @@ func serviceAddress(deployment, element, service string) string {
 	return text
 }
 
+// What tables show of a text, in characters: what elements and peers say of
+// themselves is theirs to choose, and JSON has the whole of it.
+const (
+	maxCell  = 200  // in a column, which is as wide as its widest cell
+	maxValue = 1000 // on a line of its own
+)
+
 // tableLine writes the cells of a line; an empty one is a dash, so that columns
 // can be counted.
 func tableLine(w io.Writer, cells ...string) {
@@ -257,19 +265,33 @@ func tableLine(w io.Writer, cells ...string) {
 		if c == "" {
 			c = "-"
 		}
-		cells[i] = printable(c)
+		cells[i] = shown(c, maxCell)
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+// valueLine writes a line that says one thing.
+func valueLine(w io.Writer, name, value string) {
+	fmt.Fprintf(w, "%s\t%s\n", name, shown(value, maxValue))
+}
+
+// shown is a text as a table shows it. It is cut also before it is made printable,
+// which makes it longer, and takes its time for a text without end.
+func shown(s string, most int) string { return cut(printable(cut(s, most)), most) }
+
+// cut shortens a text to a number of characters, and shows that it did.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "..."
 }
 
 func withReason(state, reason string) string {
 	if reason == "" {
 		return state
 	}
-	if r := []rune(reason); len(r) > 60 {
-		reason = string(r[:60]) + "..."
-	}
-	return state + " (" + reason + ")"
+	return state + " (" + shorten(reason) + ")"
 }
 
 func number[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
