@@ -103,6 +103,7 @@ type elementRow struct {
 	Restarts   uint64   `json:"restarts"`
 	Pid        int64    `json:"pid,omitempty"`
 	InFlight   uint64   `json:"in_flight"`
+	Claims     uint64   `json:"claims,omitempty"` // of units, by count
 	LastExit   string   `json:"last_exit,omitempty"`
 	Stderr     []string `json:"stderr,omitempty"`
 	File       string   `json:"file,omitempty"`
@@ -112,18 +113,18 @@ func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) element
 	return elementRow{
 		Instance: instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
 		Reason: e.GetReason(), Generation: e.GetGeneration(), Restarts: e.GetRestarts(), Pid: e.GetPid(), InFlight: e.GetInFlight(),
-		LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
+		Claims: e.GetClaims(), LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
 	}
 }
 
 func elementTable(w io.Writer, rows []elementRow) {
-	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "RESTARTS", "PID")
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "CLAIMS", "RESTARTS", "PID")
 	for _, r := range rows {
 		pid := ""
 		if r.Pid != 0 {
 			pid = strconv.FormatInt(r.Pid, 10)
 		}
-		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, withReason(r.State, r.Reason), span(r.SinceMS), number(r.InFlight), number(r.Restarts), pid)
+		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, withReason(r.State, r.Reason), span(r.SinceMS), number(r.InFlight), number(r.Claims), number(r.Restarts), pid)
 	}
 }
 
@@ -232,13 +233,13 @@ func linkRowOf(l *conduitv1.LinkInfo) linkRow {
 }
 
 func linkTable(w io.Writer, rows []linkRow) {
-	tableLine(w, "KIND", "PEER", "REMOTE", "OUT", "IN", "BYTES OUT", "BYTES IN", "RTT", "IDLE", "QUEUED")
+	tableLine(w, "KIND", "PEER", "REMOTE", "OUT", "IN", "BYTES OUT", "BYTES IN", "RTT", "IDLE", "QUEUED", "OVERDUE")
 	for _, r := range rows {
 		rtt := ""
 		if r.RTTMicros > 0 {
 			rtt = (time.Duration(min(r.RTTMicros, 1<<50)) * time.Microsecond).String()
 		}
-		tableLine(w, r.Kind, r.Peer, r.Remote, number(r.CallsOut), number(r.CallsIn), number(r.BytesOut), number(r.BytesIn), rtt, span(r.IdleMS), number(r.Queued))
+		tableLine(w, r.Kind, r.Peer, r.Remote, number(r.CallsOut), number(r.CallsIn), number(r.BytesOut), number(r.BytesIn), rtt, span(r.IdleMS), number(r.Queued), number(r.Overdue))
 	}
 }
 
