@@ -39,6 +39,24 @@ func fill(v reflect.Value) {
 	}
 }
 
+// How long a peer has been up only the peer knows, so where it is not told it is not
+// shown; what was said when it was last asked would be stale.
+func TestUptimeOfPeers(t *testing.T) {
+	rows := []instanceRow{
+		instanceRowOf(&conduitv1.PeerInfo{Info: &conduitv1.InstanceInfo{Name: "self", UptimeMillis: 90_000}, State: "draining"}, true),
+		instanceRowOf(&conduitv1.PeerInfo{Info: &conduitv1.InstanceInfo{Name: "peer"}, State: "alive", HeardMillis: 20}, false),
+	}
+	text, err := (&app{output: formatTable}).format(nil, func(w io.Writer) { instanceTable(w, rows) })
+	want := "NAME INSTANCE STATE MODE VERSION UPTIME UNITS CALLS HEARD URL\nself - draining - - 1m30s - 0 - -\npeer - alive - - - - 0 20ms ago -\n"
+	if err != nil || squeezed(string(text)) != want {
+		t.Errorf("%v, got\n%swant\n%s", err, squeezed(string(text)), want)
+	}
+	text, err = (&app{output: formatJSON}).format(rows, nil)
+	if err != nil || bytes.Count(text, []byte(`"uptime_ms"`)) != 1 {
+		t.Errorf("%v, %s", err, text)
+	}
+}
+
 // Whatever elements and peers say, a table has the lines that it is to have, no
 // control character, and none of endless width. JSON has all that was said.
 func TestTablesAreHarmless(t *testing.T) {
