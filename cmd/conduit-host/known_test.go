@@ -35,7 +35,7 @@ type wellConnected struct {
 func (w *wellConnected) deployments() []*conduitv1.DeploymentInfo {
 	return []*conduitv1.DeploymentInfo{{
 		Id: address.UniqueDeploymentID("echo").String(), Name: "echo", Status: "clean",
-		Elements: []*conduitv1.ElementInfo{{Name: "echo", State: "ready", InFlight: 2, Claims: 3, Services: []*conduitv1.ServiceDescription{{
+		Elements: []*conduitv1.ElementInfo{{Name: "echo", State: "degraded", Reason: "half of it is gone; the disk is slow, and was slow the day before; the key is old", InFlight: 2, Claims: 3, Services: []*conduitv1.ServiceDescription{{
 			Name: "conduit.example.Echo", Methods: []*conduitv1.MethodDescription{{Name: "Where", Remote: true}},
 		}}}},
 	}}
@@ -253,11 +253,12 @@ func TestLsLinksShowsPeers(t *testing.T) {
 	}
 }
 
-// An element shows what it holds, and a link what it waits for.
-func TestLsElementsShowsClaims(t *testing.T) {
+// An element shows what it holds, and all of why it is not well; a link shows what it
+// waits for.
+func TestLsElementsShowsClaimsAndWhy(t *testing.T) {
 	w := startWellConnected(t)
 	status, stdout, stderr := w.command(t, "ls", "elements")
-	if want := "INSTANCE DEPLOYMENT ELEMENT VERSION STATE SINCE CALLS CLAIMS RESTARTS PID\nw echo echo - ready 0s 2 3 0 -\n"; status != exitDone || squeezed(stdout) != want {
+	if want := "INSTANCE DEPLOYMENT ELEMENT VERSION STATE SINCE CALLS CLAIMS RESTARTS PID WHY\nw echo echo - degraded 0s 2 3 0 - half of it is gone; the disk is slow, and was slow the day before; the key is old\n"; status != exitDone || squeezed(stdout) != want {
 		t.Errorf("exit %d, %s%s", status, stdout, stderr)
 	}
 	if status, stdout, _ = w.command(t, "ls", "elements", "-o", "json"); status != exitDone || !strings.Contains(stdout, `"in_flight":2,"claims":3`) {

@@ -118,13 +118,13 @@ func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) element
 }
 
 func elementTable(w io.Writer, rows []elementRow) {
-	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "CLAIMS", "RESTARTS", "PID")
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "CLAIMS", "RESTARTS", "PID", "WHY")
 	for _, r := range rows {
 		pid := ""
 		if r.Pid != 0 {
 			pid = strconv.FormatInt(r.Pid, 10)
 		}
-		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, withReason(r.State, r.Reason), span(r.SinceMS), number(r.InFlight), number(r.Claims), number(r.Restarts), pid)
+		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, r.State, span(r.SinceMS), number(r.InFlight), number(r.Claims), number(r.Restarts), pid, r.Reason)
 	}
 }
 
