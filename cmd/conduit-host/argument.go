@@ -6,12 +6,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"mime"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -43,7 +46,10 @@ func (a *app) invocation(f *callFlags, args []string) (*conduit.Invocation, argu
 	if !f.raw {
 		in.Accept = conduit.ContentJSON
 	}
-	if err := checkMethod(in.Method); err != nil || len(args) < 2 {
+	if err := checkMethod(in.Method); err != nil {
+		return in, argument{}, err
+	}
+	if err := checkContentType(in.ContentType); err != nil || len(args) < 2 {
 		return in, argument{}, err
 	}
 	arg, err := a.argument(args[1])
@@ -76,6 +82,24 @@ func checkMethod(name string) error {
 	return nil
 }
 
+// maxContentType is how many bytes a content type may take on the wire.
+const maxContentType = 1024
+
+// checkContentType refuses what is no content type, or longer than a link takes.
+func checkContentType(text string) error {
+	if len(text) > maxContentType {
+		return usagef("--content-type: %q has %d bytes; a content type has at most %d", shorten(text), len(text), maxContentType)
+	}
+	bare, _, err := mime.ParseMediaType(text)
+	switch {
+	case err != nil:
+		return usagef("--content-type: %q is not a content type (%v); write one such as %s", text, err, conduit.ContentBytes)
+	case !strings.Contains(bare, "/"):
+		return usagef("--content-type: %q is not a content type, for it has no /; write one such as %s", text, conduit.ContentBytes)
+	}
+	return nil
+}
+
 func (a *app) argument(text string) (argument, error) {
 	arg := argument{given: true}
 	var err error
@@ -84,18 +108,65 @@ func (a *app) argument(text string) (argument, error) {
 		return arg, usagef("the argument and --session cannot both come from standard input")
 	case text == "-":
 		arg.where = "standard input"
-		if arg.data, err = io.ReadAll(a.stdin); err != nil {
-			return arg, usagef("the argument cannot be read from standard input: %v", err)
-		}
+		arg.data, err = a.readArgument(a.stdin, arg.where, 0)
 	case strings.HasPrefix(text, "@"):
 		arg.where = text[1:]
-		if arg.data, err = os.ReadFile(text[1:]); err != nil {
-			return arg, usagef("the argument cannot be read: %v", err)
-		}
+		arg.data, err = a.readArgumentFile(text[1:])
 	default:
 		arg.data, arg.where, arg.inline = []byte(text), "the argument", true
 	}
-	return arg, nil
+	return arg, err
+}
+
+// argumentKey is the key that bounds an argument: the largest message.
+const argumentKey = "cluster.max_payload"
+
+func (a *app) readArgumentFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("the argument cannot be read: %v", err)
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	var size int64
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+		size = info.Size()
+	}
+	return a.readArgument(f, path, size)
+}
+
+// readArgument reads at most one byte more than a message may have: a device or a
+// pipe may never end. size is what is known of it beforehand, else 0. What the peer
+// takes may be less, and is looked at by the link before anything is sent.
+func (a *app) readArgument(in io.Reader, where string, size int64) ([]byte, error) {
+	c, err := config.Load(config.Sources{File: a.configFile, Environ: a.environ, Flags: &a.keys, Machine: config.ThisMachine(false)})
+	if err := only(err, argumentKey); err != nil {
+		return nil, err
+	}
+	most := c.Size(argumentKey)
+	if size > most {
+		return nil, errArgumentTooLarge(where, strconv.FormatInt(size, 10), most)
+	}
+	data, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err != nil {
+		return nil, usagef("the argument cannot be read from %s: %v", where, err)
+	}
+	if int64(len(data)) > most {
+		return nil, errArgumentTooLarge(where, "more than "+strconv.FormatInt(most, 10), most)
+	}
+	return data, nil
+}
+
+// errArgumentTooLarge has the reason that the link gives for a message above the
+// peer's cap.
+func errArgumentTooLarge(where, size string, most int64) error {
+	e := conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.NotSent,
+		"the argument is too large: %s has %s bytes, and a message has at most %d here; if the peer takes larger ones, raise %s here, too (--cluster-max-payload, at most 1GiB)",
+		where, size, most, argumentKey)
+	e.Details = map[string]string{"limit": strconv.FormatInt(most, 10)}
+	if _, err := strconv.ParseInt(size, 10, 64); err == nil {
+		e.Details["size"] = size
+	}
+	return e
 }
 
 // fill puts the argument into the call. takesBytes is asked only if it matters; it

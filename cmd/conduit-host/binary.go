@@ -49,17 +49,21 @@ func (a *app) describeFile(ctx context.Context, file string) error {
 	for _, s := range d.GetServices() {
 		v.Services = append(v.Services, serviceDescriptionOf(s))
 	}
-	return a.print(v, func(w io.Writer) {
-		fmt.Fprintf(w, "file\t%s\n", printable(v.File))
-		fmt.Fprintf(w, "element\t%s\n", printable(strings.TrimSpace(v.Element+" "+v.Version)))
-		if v.Exclusive {
-			fmt.Fprintln(w, "exclusive\tit cannot run beside another generation of itself")
-		}
-		for _, s := range v.Services {
-			fmt.Fprintf(w, "\nservice\t%s\n\n", printable(s.Service))
-			methodTable(w, s.Methods)
-		}
-	})
+	return a.print(v, func(w io.Writer) { binaryTable(w, &v) })
+}
+
+func binaryTable(w io.Writer, v *binaryDescription) {
+	valueLine(w, "file", v.File)
+	valueLine(w, "element", strings.TrimSpace(v.Element+" "+v.Version))
+	if v.Exclusive {
+		fmt.Fprintln(w, "exclusive\tit cannot run beside another generation of itself")
+	}
+	for _, s := range v.Services {
+		fmt.Fprintln(w)
+		valueLine(w, "service", s.Service)
+		fmt.Fprintln(w)
+		methodTable(w, s.Methods)
+	}
 }
 
 // runDescribe runs a binary so that it describes itself: with nothing of this

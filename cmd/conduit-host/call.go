@@ -50,7 +50,8 @@ ADDRESS is INSTANCE://DEPLOYMENT/ELEMENT/SERVICE; * stands for any instance or
 deployment. The argument is JSON: as it stands, from a file, or from standard
 input. Without it the method gets no argument. A method that takes bytes takes
 them as results are printed, as a JSON string in base64; a file or standard input
-it gets as it is. With --content-type the argument is sent unread.
+it gets as it is. With --content-type the argument is sent unread. No more of it
+is read than a message may have: cluster.max_payload, 10MiB unless configured.
 
 A method with one result ends with it, one with many when it has sent them all.
 The call goes through the instance of this machine, or with --peer to one of the
@@ -76,8 +77,9 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 			return a.call(cmd.Context(), f, args)
 		},
 	}
-	a.addTargetFlags(cmd)
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == argumentKey })
 	flags := cmd.Flags()
+	flags.Lookup("cluster-max-payload").Usage = "the largest argument, at most 1GiB; the peer's limit may be lower"
 	flags.StringVar(&f.timeout, "timeout", "", "deadline of the call, such as 5s (default none)")
 	flags.Uint32Var(&f.units, "units", 0, "units of capacity that the call needs, if more than the method's own")
 	flags.BoolVar(&f.raw, "raw", false, "print the bytes of results as they are, with nothing between them")

@@ -67,7 +67,7 @@ func (n nodeNames) label(node conduit.Node) string {
 	case v.Deployment != "":
 		label += "/" + v.Deployment
 	}
-	return printable(label)
+	return shown(label, maxCell)
 }
 
 // asCaller makes calls as call does: results as JSON if they can be had so, and no

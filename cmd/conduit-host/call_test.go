@@ -242,3 +242,92 @@ func TestCallSession(t *testing.T) {
 		}
 	}
 }
+
+// endless is an input without an end, which counts what is read of it.
+type endless struct{ read int64 }
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '1'
+	}
+	e.read += int64(len(p))
+	return len(p), nil
+}
+
+// Of an argument no more is read than a message may have, and the error says the sizes.
+func TestArgumentIsBounded(t *testing.T) {
+	big := t.TempDir() + "/big"
+	if err := os.WriteFile(big, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(big, 10<<20+1); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ arg, flag, want string }{
+		{"-", "", "standard input has more than 10485760 bytes, and a message has at most 10485760 here"},
+		{"-", "64KiB", "standard input has more than 65536 bytes, and a message has at most 65536 here"},
+		{"@/dev/zero", "64KiB", "/dev/zero has more than 65536 bytes"},
+		{"@" + big, "", big + " has 10485761 bytes, and a message has at most 10485760 here; if the peer takes larger ones, raise cluster.max_payload here, too (--cluster-max-payload, at most 1GiB)"},
+		{"-", "2GiB", "--cluster-max-payload: cluster.max_payload: "},
+	} {
+		in := &endless{}
+		var stderr strings.Builder
+		a := &app{stdin: in, stdout: io.Discard, stderr: &stderr, dial: dialPeers}
+		args := []string{"call", echoAddress, "Echo", tc.arg, "--peer", "ws://127.0.0.1:1"}
+		want := exitUnavailable
+		if tc.flag != "" {
+			args = append(args, "--cluster-max-payload", tc.flag)
+		}
+		if tc.flag == "2GiB" {
+			want = exitUsage
+		}
+		status := a.run(args)
+		if status != want || !strings.Contains(stderr.String(), tc.want) {
+			t.Errorf("%s %s: exit %d, %s", tc.arg, tc.flag, status, &stderr)
+		}
+		if want == exitUnavailable && !strings.Contains(stderr.String(), "(reason=payload_too_large outcome=not_sent)") {
+			t.Errorf("%s %s: %s", tc.arg, tc.flag, &stderr)
+		}
+		if in.read > 10<<20+1 {
+			t.Errorf("%s %s: %d bytes were read", tc.arg, tc.flag, in.read)
+		}
+	}
+}
+
+// What the peer takes may be less, and is told with both sizes; nothing is sent.
+func TestArgumentAboveThePeersLimit(t *testing.T) {
+	p := startPeer(t)
+	status, _, stderr := inProcess(t, nil, strings.Repeat("1", 10<<20+1), "call", echoAddress, "Once", "-", "--content-type", "text/plain",
+		"--peer", p.url, "--cluster-max-payload", "11MiB", "-o", "json")
+	if status != exitUnavailable || !strings.Contains(stderr, `"reason":"payload_too_large","outcome":"not_sent"`) ||
+		!strings.Contains(stderr, `"details":{"limit":"10485760","size":"10485761"}`) {
+		t.Errorf("exit %d, %s", status, stderr)
+	}
+}
+
+// A content type that no link takes is refused before anyone is dialled, and the
+// limit is the one that was passed.
+func TestContentTypes(t *testing.T) {
+	p := startPeer(t)
+	longest := "text/" + strings.Repeat("x", maxContentType-len("text/"))
+	for contentType, want := range map[string]string{
+		"application/json":                  "",
+		"text/plain; charset=utf-8":         "",
+		longest:                             "",
+		longest + "x":                       "has 1025 bytes; a content type has at most 1024",
+		"text/" + strings.Repeat("x", 2995): "has 3000 bytes; a content type has at most 1024",
+		"":                                  `"" is not a content type`,
+		"json":                              `"json" is not a content type, for it has no /; write one such as application/octet-stream`,
+		"text/pl ain":                       "is not a content type",
+		"text/plain\x1b[2J":                 "is not a content type",
+		"text/\xff":                         "is not a content type",
+	} {
+		status, _, stderr := inProcess(t, nil, "", "call", echoAddress, "Once", "1", "--peer", p.url, "--content-type", contentType)
+		switch {
+		case want == "" && status != exitDone:
+			t.Errorf("%.20q: exit %d, %s", contentType, status, stderr)
+		case want != "" && (status != exitUsage || !strings.Contains(stderr, want) || len(stderr) > 300):
+			t.Errorf("%.20q: exit %d, %s", contentType, status, stderr)
+		}
+	}
+}

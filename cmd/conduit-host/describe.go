@@ -83,12 +83,15 @@ func (a *app) describeAddress(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	return a.print(d, func(w io.Writer) {
-		fmt.Fprintf(w, "address\t%s\n", printable(d.Address))
-		fmt.Fprintf(w, "instance\t%s\n", printable(d.Name+" ("+d.Instance+")"))
-		fmt.Fprintf(w, "element\t%s\n\n", printable(strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State))
-		methodTable(w, d.Methods)
-	})
+	return a.print(d, func(w io.Writer) { descriptionTable(w, &d) })
+}
+
+func descriptionTable(w io.Writer, d *serviceDescription) {
+	valueLine(w, "address", d.Address)
+	valueLine(w, "instance", d.Name+" ("+d.Instance+")")
+	valueLine(w, "element", strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State)
+	fmt.Fprintln(w)
+	methodTable(w, d.Methods)
 }
 
 // instanceOf is the instance of an address, as the address of another service of

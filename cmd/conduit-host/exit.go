@@ -197,6 +197,8 @@ func errorTail(err error) string {
 // printable keeps text on one line and its escape sequences from the terminal:
 // an element's error message is whatever its author, or his user, wrote.
 func printable(s string) string {
+	// A byte that is not UTF-8 is a control character to some terminals.
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	if !strings.ContainsFunc(s, isControl) {
 		return s
 	}
@@ -216,7 +218,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-// isControl also counts the characters that turn the direction of a line.
+// isControl also counts the characters that turn the direction of a line, or end it.
 func isControl(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }

@@ -221,13 +221,14 @@ func whyNot(verdict string, effective int64, available uint64) string {
 func explanationTable(w io.Writer, v *pickExplanation) {
 	switch {
 	case v.Chosen == "":
-		fmt.Fprintln(w, "chosen\tnone")
+		valueLine(w, "chosen", "none")
 	case v.ChosenName == "":
-		fmt.Fprintf(w, "chosen\t%s\n", printable(v.Chosen))
+		valueLine(w, "chosen", v.Chosen)
 	default:
-		fmt.Fprintf(w, "chosen\t%s\n", printable(v.ChosenName+" ("+v.Chosen+")"))
+		valueLine(w, "chosen", v.ChosenName+" ("+v.Chosen+")")
 	}
-	fmt.Fprintf(w, "because\t%s\n\n", printable(v.Reason))
+	valueLine(w, "because", v.Reason)
+	fmt.Fprintln(w)
 	tableLine(w, "NAME", "VERDICT", "HEALTH", "EFFECTIVE", "AVAILABLE", "SENT", "JUDGED", "CALLS", "URL", "WHY")
 	for _, c := range v.Candidates {
 		name := c.Name

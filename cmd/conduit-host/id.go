@@ -46,10 +46,13 @@ func (a *app) idDeployment() *cobra.Command {
 		Use:   "deployment NAME",
 		Short: "Prints the DeploymentID of a name",
 		Long: "Prints the DeploymentID of a name: a hash, the same on every instance. Every text has one, also a\n" +
-			"text that no deployment on disk may be called.",
+			"text that no deployment on disk may be called; of that it warns.",
 		Example: "  conduit-host id deployment greeter",
 		Args:    takes(1, 1, "one NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if err := address.ValidDeploymentName(args[0]); err != nil {
+				a.warn("no deployment on disk can have this name: %v", err)
+			}
 			id := address.UniqueDeploymentID(args[0])
 			v := identifier{ID: id.String(), Kind: "deployment", Name: args[0], UUID: formatUUID(id.UUID())}
 			return a.print(v, func(w io.Writer) { fmt.Fprintln(w, v.ID) })
@@ -93,7 +96,7 @@ func (a *app) idParse() *cobra.Command {
 					{"uuid", v.UUID},
 				} {
 					if row[1] != "" {
-						fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
+						valueLine(w, row[0], row[1])
 					}
 				}
 			})
@@ -152,12 +155,8 @@ func whyNoID(text string) string {
 	return err.Error()
 }
 
-func shorten(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "..."
-	}
-	return s
-}
+// shorten keeps a text that stands in a sentence from being most of it.
+func shorten(s string) string { return cut(s, 60) }
 
 func formatUUID(u [16]byte) string {
 	s := hex.EncodeToString(u[:])

@@ -31,12 +31,9 @@ func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 
 func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 	info := &conduitv1.ElementInfo{
-		Name: e.Name, State: string(e.State), SinceMillis: millis(now.Sub(e.Since)), Reason: utf8Text(e.Reason), Generation: e.Generation,
+		Name: e.Name, State: string(e.State), SinceMillis: millis(now.Sub(e.Since)), Reason: utf8Text(whyElement(e)), Generation: e.Generation,
 		Restarts: e.Restarts, Pid: int64(e.Pid), InFlight: uint64(max(0, e.Calls)), Claims: uint64(max(0, e.Claims)), File: utf8Text(e.Path),
 		Version: e.Description.GetVersion(), Services: e.Description.GetServices(),
-	}
-	if info.GetReason() == "" && len(e.Warnings) > 0 {
-		info.Reason = utf8Text(strings.Join(e.Warnings, "; "))
 	}
 	if !e.LastExit.At.IsZero() {
 		info.LastExit = utf8Text(e.LastExit.String())
@@ -45,6 +42,18 @@ func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 		info.Stderr = append(info.Stderr, utf8Text(line))
 	}
 	return info
+}
+
+// whyElement is why an element is in its state, and what it warned of: one does not
+// hide the other.
+func whyElement(e host.ElementStatus) string {
+	var why []string
+	for _, what := range append([]string{e.Reason}, e.Warnings...) {
+		if what != "" && !slices.Contains(why, what) {
+			why = append(why, what)
+		}
+	}
+	return strings.Join(why, "; ")
 }
 
 // Deployments implements builtin.Inventory.

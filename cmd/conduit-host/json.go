@@ -18,6 +18,10 @@ func checkJSON(data []byte, where string) error {
 	if len(data) == 0 {
 		return usagef("%s is empty; leave it out to send no argument, or write null", where)
 	}
+	// encoding/json would take it, and put U+FFFD in its place when it is decoded.
+	if at := notUTF8(data); at >= 0 {
+		return usagef("%s is not JSON: it is not UTF-8, at %s (byte 0x%02x at offset %d)", where, position(data, at), data[at], at)
+	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	var v json.RawMessage
 	err := dec.Decode(&v)
@@ -36,6 +40,20 @@ func checkJSON(data []byte, where string) error {
 		return usagef("%s is not JSON: it ends too early, at %s", where, position(data, len(data)))
 	}
 	return usagef("%s is not JSON: %v", where, err)
+}
+
+// notUTF8 is the offset of the first byte that is not UTF-8; -1 if there is none.
+func notUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return -1
+	}
+	for at := 0; ; {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size <= 1 {
+			return at
+		}
+		at += size
+	}
 }
 
 // position writes an offset as a person counts: lines and characters from 1.
@@ -62,6 +80,10 @@ func asJSON(m conduit.Message) ([]byte, error) {
 	}
 	if len(m.Data) == 0 {
 		return []byte("null"), nil
+	}
+	if at := notUTF8(m.Data); at >= 0 {
+		return nil, conduit.Errorf(conduit.DataLoss, conduit.ReasonBadContent, conduit.OutcomeUnknown,
+			"a result says that it is JSON and is not UTF-8 (byte 0x%02x at offset %d); --raw prints it as it is", m.Data[at], at)
 	}
 	if bytes.IndexByte(m.Data, '\n') < 0 && bytes.IndexByte(m.Data, '\r') < 0 && json.Valid(m.Data) {
 		return m.Data, nil

@@ -23,7 +23,11 @@ func TestCheckJSON(t *testing.T) {
 		"{}\n\n{}":                   "at line 3, column 1",
 		`Ada`:                        "a text needs quotes",
 		`'a'`:                        "line 1, column 1",
-		"\xff":                       "line 1, column 1",
+		"\xff":                       "it is not UTF-8, at line 1, column 1 (byte 0xff at offset 0)",
+		"\"\xff\"":                   "it is not UTF-8, at line 1, column 2 (byte 0xff at offset 1)",
+		"[\"é\",\n\"\xed\xa0\x80\"]": "it is not UTF-8, at line 2, column 2 (byte 0xed at offset 8)", // half of a pair, which UTF-8 has not
+		"\"é\xc3":                    "it is not UTF-8, at line 1, column 3 (byte 0xc3 at offset 3)", // cut in a character
+		"\"\uFFFD\"":                 "",
 	} {
 		err := checkJSON([]byte(text), "it")
 		switch {
@@ -73,8 +77,11 @@ func TestResults(t *testing.T) {
 			t.Errorf("%s: %d skipped, got\n%q, want\n%q", tc.name, tc.p.skipped, b.String(), tc.want)
 		}
 	}
-	p := resultPrinter{w: &strings.Builder{}}
-	if err := p.print(json(0, "{\n")); err == nil || exitStatus(err) != exitElement {
-		t.Errorf("a result that is not what it says: %v", err)
+	for _, bad := range []string{"{\n", "\"\xff\""} {
+		var b strings.Builder
+		p := resultPrinter{w: &b}
+		if err := p.print(json(0, bad)); err == nil || exitStatus(err) != exitElement || b.String() != "" {
+			t.Errorf("a result that is not what it says: %v, %q", err, b.String())
+		}
 	}
 }

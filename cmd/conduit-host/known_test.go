@@ -35,7 +35,7 @@ type wellConnected struct {
 func (w *wellConnected) deployments() []*conduitv1.DeploymentInfo {
 	return []*conduitv1.DeploymentInfo{{
 		Id: address.UniqueDeploymentID("echo").String(), Name: "echo", Status: "clean",
-		Elements: []*conduitv1.ElementInfo{{Name: "echo", State: "ready", Services: []*conduitv1.ServiceDescription{{
+		Elements: []*conduitv1.ElementInfo{{Name: "echo", State: "degraded", Reason: "half of it is gone; the disk is slow, and was slow the day before; the key is old", InFlight: 2, Claims: 3, Services: []*conduitv1.ServiceDescription{{
 			Name: "conduit.example.Echo", Methods: []*conduitv1.MethodDescription{{Name: "Where", Remote: true}},
 		}}}},
 	}}
@@ -67,7 +67,7 @@ func (w *wellConnected) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 func (w *wellConnected) Links() []*conduitv1.LinkInfo {
 	return []*conduitv1.LinkInfo{
 		{Kind: "management", Peer: "operator", Remote: "unix socket", CallsIn: 1},
-		{Kind: "peer", Peer: w.near.String(), Remote: "near:1", CallsOut: 2, RttMicros: 1500, IdleMillis: 3000},
+		{Kind: "peer", Peer: w.near.String(), Remote: "near:1", CallsOut: 2, RttMicros: 1500, IdleMillis: 3000, Overdue: 5},
 	}
 }
 
@@ -248,8 +248,24 @@ func TestExplainThroughAnInstance(t *testing.T) {
 func TestLsLinksShowsPeers(t *testing.T) {
 	w := startWellConnected(t)
 	status, stdout, stderr := w.command(t, "ls", "links")
-	if want := "\npeer " + w.near.String() + " near:1 2 0 0 0 1.5ms 3s 0\n"; status != exitDone || !strings.Contains(squeezed(stdout), want) {
+	if want := "\npeer " + w.near.String() + " near:1 2 0 0 0 1.5ms 3s 0 5\n"; status != exitDone || !strings.Contains(squeezed(stdout), want) {
 		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+}
+
+// An element shows what it holds, and all of why it is not well; a link shows what it
+// waits for.
+func TestLsElementsShowsClaimsAndWhy(t *testing.T) {
+	w := startWellConnected(t)
+	status, stdout, stderr := w.command(t, "ls", "elements")
+	if want := "INSTANCE DEPLOYMENT ELEMENT VERSION STATE SINCE CALLS CLAIMS RESTARTS PID WHY\nw echo echo - degraded 0s 2 3 0 - half of it is gone; the disk is slow, and was slow the day before; the key is old\n"; status != exitDone || squeezed(stdout) != want {
+		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+	if status, stdout, _ = w.command(t, "ls", "elements", "-o", "json"); status != exitDone || !strings.Contains(stdout, `"in_flight":2,"claims":3`) {
+		t.Errorf("exit %d, %s", status, stdout)
+	}
+	if status, stdout, _ = w.command(t, "ls", "links", "-o", "json"); status != exitDone || !strings.Contains(stdout, `"queued":0,"overdue":5`) {
+		t.Errorf("exit %d, %s", status, stdout)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -102,6 +103,7 @@ type elementRow struct {
 	Restarts   uint64   `json:"restarts"`
 	Pid        int64    `json:"pid,omitempty"`
 	InFlight   uint64   `json:"in_flight"`
+	Claims     uint64   `json:"claims,omitempty"` // of units, by count
 	LastExit   string   `json:"last_exit,omitempty"`
 	Stderr     []string `json:"stderr,omitempty"`
 	File       string   `json:"file,omitempty"`
@@ -111,18 +113,18 @@ func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) element
 	return elementRow{
 		Instance: instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
 		Reason: e.GetReason(), Generation: e.GetGeneration(), Restarts: e.GetRestarts(), Pid: e.GetPid(), InFlight: e.GetInFlight(),
-		LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
+		Claims: e.GetClaims(), LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
 	}
 }
 
 func elementTable(w io.Writer, rows []elementRow) {
-	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "RESTARTS", "PID")
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ELEMENT", "VERSION", "STATE", "SINCE", "CALLS", "CLAIMS", "RESTARTS", "PID", "WHY")
 	for _, r := range rows {
 		pid := ""
 		if r.Pid != 0 {
 			pid = strconv.FormatInt(r.Pid, 10)
 		}
-		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, withReason(r.State, r.Reason), span(r.SinceMS), number(r.InFlight), number(r.Restarts), pid)
+		tableLine(w, r.Instance, r.Deployment, r.Element, r.Version, r.State, span(r.SinceMS), number(r.InFlight), number(r.Claims), number(r.Restarts), pid, r.Reason)
 	}
 }
 
@@ -231,13 +233,13 @@ func linkRowOf(l *conduitv1.LinkInfo) linkRow {
 }
 
 func linkTable(w io.Writer, rows []linkRow) {
-	tableLine(w, "KIND", "PEER", "REMOTE", "OUT", "IN", "BYTES OUT", "BYTES IN", "RTT", "IDLE", "QUEUED")
+	tableLine(w, "KIND", "PEER", "REMOTE", "OUT", "IN", "BYTES OUT", "BYTES IN", "RTT", "IDLE", "QUEUED", "OVERDUE")
 	for _, r := range rows {
 		rtt := ""
 		if r.RTTMicros > 0 {
 			rtt = (time.Duration(min(r.RTTMicros, 1<<50)) * time.Microsecond).String()
 		}
-		tableLine(w, r.Kind, r.Peer, r.Remote, number(r.CallsOut), number(r.CallsIn), number(r.BytesOut), number(r.BytesIn), rtt, span(r.IdleMS), number(r.Queued))
+		tableLine(w, r.Kind, r.Peer, r.Remote, number(r.CallsOut), number(r.CallsIn), number(r.BytesOut), number(r.BytesIn), rtt, span(r.IdleMS), number(r.Queued), number(r.Overdue))
 	}
 }
 
@@ -250,6 +252,13 @@ func serviceAddress(deployment, element, service string) string {
 	return text
 }
 
+// What tables show of a text, in characters: what elements and peers say of
+// themselves is theirs to choose, and JSON has the whole of it.
+const (
+	maxCell  = 200  // in a column, which is as wide as its widest cell
+	maxValue = 1000 // on a line of its own
+)
+
 // tableLine writes the cells of a line; an empty one is a dash, so that columns
 // can be counted.
 func tableLine(w io.Writer, cells ...string) {
@@ -257,19 +266,33 @@ func tableLine(w io.Writer, cells ...string) {
 		if c == "" {
 			c = "-"
 		}
-		cells[i] = printable(c)
+		cells[i] = shown(c, maxCell)
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+// valueLine writes a line that says one thing.
+func valueLine(w io.Writer, name, value string) {
+	fmt.Fprintf(w, "%s\t%s\n", name, shown(value, maxValue))
+}
+
+// shown is a text as a table shows it. It is cut also before it is made printable,
+// which makes it longer, and takes its time for a text without end.
+func shown(s string, most int) string { return cut(printable(cut(s, most)), most) }
+
+// cut shortens a text to a number of characters, and shows that it did.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "..."
 }
 
 func withReason(state, reason string) string {
 	if reason == "" {
 		return state
 	}
-	if r := []rune(reason); len(r) > 60 {
-		reason = string(r[:60]) + "..."
-	}
-	return state + " (" + reason + ")"
+	return state + " (" + shorten(reason) + ")"
 }
 
 func number[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
