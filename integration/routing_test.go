@@ -282,6 +282,14 @@ func TestGateway(t *testing.T) {
 		t.Errorf("%d %q", status, body)
 	}
 
+	// The link that carries it, from both ends.
+	for i, kind := range map[*instance]string{c.front: "peer", c.workers[0]: "cluster"} {
+		links := slices.DeleteFunc(i.rows("ls", "links"), func(row map[string]any) bool { return row["kind"] != kind })
+		if len(links) != 1 {
+			t.Errorf("%s has %v of kind %s", i.name, links, kind)
+		}
+	}
+
 	// A client that hangs up ends the call at the worker's element.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

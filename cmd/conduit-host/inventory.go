@@ -78,6 +78,11 @@ func (i *instance) Links() []*conduitv1.LinkInfo {
 			list = append(list, linkInfo(s.kind, l.Peer.Name, l.Remote, l.Conn, now))
 		}
 	}
+	for _, p := range i.fabric.registry.Peers() {
+		if p.Link != nil {
+			list = append(list, linkInfo("peer", p.Instance.String(), p.URLs[0], connOf(p.Link), now))
+		}
+	}
 	for _, l := range i.host.links() {
 		list = append(list, linkInfo("plugin", l.Name, "", l.Conn, now))
 	}
@@ -90,7 +95,7 @@ func linkInfo(kind, peer, remote string, l *link.Conn, now time.Time) *conduitv1
 	info := &conduitv1.LinkInfo{
 		Kind: kind, Peer: peer, Remote: remote, CallsOut: uint32(out), CallsIn: uint32(in),
 		BytesIn: s.BytesIn, BytesOut: s.BytesOut, PacketsIn: s.PacketsIn, PacketsOut: s.PacketsOut,
-		RttMicros: uint64(max(0, s.RTT.Microseconds())), Queued: uint32(s.Queued),
+		RttMicros: uint64(max(0, s.RTT.Microseconds())), Queued: uint32(s.Queued), Overdue: uint32(l.Overdue()),
 	}
 	if since, idle := l.IdleSince(); idle {
 		info.IdleMillis = millis(now.Sub(since))
