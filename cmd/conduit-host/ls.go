@@ -35,7 +35,7 @@ func (a *app) lsCommand() *cobra.Command {
 
   instances    who they are, and what room they have
   deployments  what is deployed
-  elements     the elements of deployments, with their states
+  elements     the elements of deployments, with their states and why
   services     the addresses that can be called
   methods      the methods of those, with what they ask of a caller
   links        who is connected

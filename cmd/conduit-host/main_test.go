@@ -95,6 +95,79 @@ func TestDocumentedCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{Files: []string{file}, Setup: setup})
 }
 
+// TestDocumentedStories runs the blocks of "sh" of pages, in order: each line is
+// one command, which succeeds. Only what cannot be had in a test is changed: ports
+// are free ones, an instance runs in the background, one that was drained is started
+// again for the next that is to be, and who has just started is given the time to
+// find the others.
+func TestDocumentedStories(t *testing.T) {
+	dir := t.TempDir()
+	var files []string
+	for page, want := range map[string]int{"cli": 17, "cluster": 4} {
+		text, err := os.ReadFile("../../docs/" + page + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		script, n := shellStory(t, string(text))
+		if n < want {
+			t.Errorf("docs/%s.md has %d commands in its blocks; %d at least are expected", page, n, want)
+		}
+		file := filepath.Join(dir, page+".txtar")
+		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	testscript.Run(t, testscript.Params{Files: files, Setup: setup, Cmds: storyCommands(), RequireExplicitExec: true})
+}
+
+// shellStory makes a story of a page's commands, and counts them. Beside its
+// instances there is a worker of another directory, at the port 7401.
+func shellStory(t *testing.T, page string) (script string, n int) {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("deploy echo\nserving elsewhere --data-dir elsewhere --host-deployments deployments\nenv OTHER=$CLUSTER\n")
+	block, worker, drained, searching := "", "", false, false
+	for line := range strings.Lines(page) {
+		line = strings.TrimSpace(line)
+		switch fence, ok := strings.CutPrefix(line, "```"); {
+		case ok:
+			block = fence
+			continue
+		case block != "sh":
+			continue
+		}
+		n++
+		command, ok := strings.CutPrefix(strings.TrimPrefix(line, "bin/"), "conduit-host ")
+		if !ok {
+			t.Fatalf("%q is no command line of conduit-host", line)
+		}
+		command = strings.NewReplacer("ws://127.0.0.1:7400", "$WORKER", "ws://127.0.0.1:7401", "$OTHER", "-static 127.0.0.1:7400", "-static $WORKER").Replace(command)
+		verb, flags, _ := strings.Cut(command, " ")
+		switch {
+		case verb == "serve":
+			start := "serves " + flags + "\n"
+			b.WriteString(start)
+			searching = searching || strings.Contains(flags, "--discovery-static")
+			if worker == "" {
+				worker = start
+				b.WriteString("env WORKER=$CLUSTER\n")
+			}
+		case verb == "drain":
+			if drained {
+				b.WriteString(worker)
+			}
+			drained = true
+			b.WriteString("exec conduit-host " + command + "\nended worker-1 exit status 0\n")
+		case verb == "call" && searching:
+			b.WriteString("eventually conduit-host " + command + "\n")
+		default:
+			b.WriteString("exec conduit-host " + command + "\n")
+		}
+	}
+	return b.String() + "\n-- request.json --\n{\"name\": \"Ada\"}\n-- photo.jpg --\nnot much of a photo\n", n
+}
+
 func consoleScript(text string) string {
 	var script, files strings.Builder
 	n := 0

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,13 +18,17 @@ import (
 //	deploy NAME            puts plugins/echo into ./deployments as NAME
 //	serving NAME [FLAGS]   starts an instance and waits until it is ready; CLUSTER
 //	                       is its endpoint then
+//	serves FLAGS           starts an instance of a --name by these flags, but for its
+//	                       ports, which are free ones; CLUSTER is its endpoint if it
+//	                       has one
+//	eventually ARGS        runs the program again and again until it succeeds
 //	signal NAME SIGNAL     sends term or kill
 //	ended NAME STATUS      waits for its end
 //	notold NAME FILE       the instance's log does not hold what the file does
 //	exclusive FILE...      nobody but this user can do anything with the files
 func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
-		"deploy": deploy, "serving": serving, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+		"deploy": deploy, "serving": serving, "serves": serves, "eventually": eventually, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
 	}
 }
 
@@ -45,10 +50,44 @@ type storyInstance struct {
 type storyKey struct{}
 
 func serving(ts *testscript.TestScript, _ bool, args []string) {
+	startInstance(ts, args[0], append([]string{
+		"--mode", "worker", "--auth-mode", "disabled", "--name", args[0], "--cluster-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0",
+	}, args[1:]...))
+}
+
+func serves(ts *testscript.TestScript, _ bool, args []string) {
+	flag := func(name string) string {
+		i := slices.Index(args, name)
+		if i < 0 || i+1 == len(args) {
+			ts.Fatalf("no %s in %q", name, args)
+		}
+		return args[i+1]
+	}
+	args = append(slices.Clip(args), "--ops-listen", "127.0.0.1:0")
+	if mode := flag("--mode"); mode != "external" {
+		args = append(args, "--cluster-listen", "127.0.0.1:0")
+	}
+	if mode := flag("--mode"); mode != "worker" {
+		args = append(args, "--gateway-listen", "127.0.0.1:0")
+	}
+	startInstance(ts, flag("--name"), args)
+}
+
+func eventually(ts *testscript.TestScript, _ bool, args []string) {
+	for end := time.Now().Add(deadline); ; {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%q never succeeded: %v", args, err)
+		}
+	}
+}
+
+func startInstance(ts *testscript.TestScript, name string, flags []string) {
 	i := &storyInstance{over: make(chan struct{})}
-	i.cmd = exec.Command(os.Args[0], append([]string{
-		"serve", "--mode", "worker", "--auth-mode", "disabled", "--name", args[0], "--cluster-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0",
-	}, args[1:]...)...)
+	i.cmd = exec.Command(os.Args[0], append([]string{"serve"}, flags...)...)
 	i.cmd.Dir = ts.Getenv("WORK")
 	i.cmd.Env = []string{beHost + "=1", "HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH")}
 	stderr, err := i.cmd.StderrPipe()
@@ -79,12 +118,14 @@ func serving(ts *testscript.TestScript, _ bool, args []string) {
 	select {
 	case <-ready:
 	case <-i.over:
-		ts.Fatalf("%s ended instead of being ready:\n%s", args[0], i.log.String())
+		ts.Fatalf("%s ended instead of being ready:\n%s", name, i.log.String())
 	case <-time.After(deadline):
-		ts.Fatalf("%s is not ready", args[0])
+		ts.Fatalf("%s is not ready", name)
 	}
-	ts.Setenv("CLUSTER", cluster)
-	instancesOf(ts)[args[0]] = i
+	if cluster != "" {
+		ts.Setenv("CLUSTER", cluster)
+	}
+	instancesOf(ts)[name] = i
 }
 
 func instancesOf(ts *testscript.TestScript) map[string]*storyInstance {
