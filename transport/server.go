@@ -373,7 +373,11 @@ func (s *Server) Drain(ctx context.Context) error {
 	links.Wait()
 	s.wait()
 	if n := cut.Load(); n > 0 {
-		return fmt.Errorf("the drain timeout passed: %d calls were cancelled", n)
+		why := "the drain was cut short"
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			why = "the drain timeout passed"
+		}
+		return fmt.Errorf("%s: %d calls were cancelled", why, n)
 	}
 	return nil
 }

@@ -300,6 +300,17 @@ func TestDrainWaits(t *testing.T) {
 // TestDrainCancels: calls that outlast the drain are cancelled, and their
 // callers and handlers hear why.
 func TestDrainCancels(t *testing.T) {
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	passed, stop := context.WithDeadline(t.Context(), time.Now())
+	defer stop()
+	for why, over := range map[string]context.Context{"the drain was cut short": cut, "the drain timeout passed": passed} {
+		t.Run(why, func(t *testing.T) { testDrainCancels(over, t, why) })
+	}
+}
+
+func testDrainCancels(over context.Context, t *testing.T, why string) {
+	t.Helper()
 	ctx := testContext(t)
 	in := serve(t, "", ServerOptions{})
 	at := dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress)
@@ -309,9 +320,7 @@ func TestDrainCancels(t *testing.T) {
 		result <- err
 	}()
 	wait(t, in.echo.started, "the call")
-	over, cancel := context.WithCancel(ctx)
-	cancel()
-	if err := in.Drain(over); err == nil || !strings.Contains(err.Error(), "1 calls were cancelled") {
+	if err := in.Drain(over); err == nil || err.Error() != why+": 1 calls were cancelled" {
 		t.Errorf("Drain: %v", err)
 	}
 	cause := wait(t, in.echo.ended, "the handler")
