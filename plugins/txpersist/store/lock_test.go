@@ -43,10 +43,15 @@ func (s *testStore) openingRead() *opening {
 // opened waits for it and returns what closes it.
 func (s *testStore) opened(o *opening) func() {
 	s.t.Helper()
+	return s.openedOf("the transaction", o)
+}
+
+func (s *testStore) openedOf(name string, o *opening) func() {
+	s.t.Helper()
 	select {
 	case <-o.c:
 	case <-s.ctx.Done():
-		s.t.Fatal("the transaction did not open in time")
+		s.t.Fatalf("%s: it did not open in time", name)
 	}
 	must(s.t, o.err)
 	return o.tx.Close
@@ -113,8 +118,7 @@ func TestPairsOfTransactions(t *testing.T) {
 				first.Close()
 				s.opened(second)()
 			} else {
-				t.Log(name, "are open side by side")
-				s.opened(second)()
+				s.openedOf(name, second)()
 				first.Close()
 			}
 		}

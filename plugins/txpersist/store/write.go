@@ -166,11 +166,22 @@ func (t *WriteTx) Append(id address.ResourceID) (w *Writer, err error) {
 // of Replace, and KindArgument for an offset that would leave a hole.
 func (t *WriteTx) WriteAt(id address.ResourceID, p []byte, offset int64) error {
 	return t.do(func() error {
+		r, err := t.editExisting(id)
+		if err != nil {
+			return err
+		}
+		before := r.contents
+		none := before != nil && before.none
 		c, err := t.editContents(id)
 		if err != nil {
 			return err
 		}
-		return t.writeAt(c, id, p, offset)
+		if err := t.writeAt(c, id, p, offset); err != nil {
+			r.contents = before
+			c.none = none
+			return err
+		}
+		return nil
 	})
 }
 
