@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -255,7 +256,7 @@ func crashRound(tx *WriteTx, w int) (round int, err error) {
 	}
 	round++
 	small := fmt.Appendf(nil, "%d ", round)
-	large := append(small, make([]byte, rand.IntN(3*chunkSize))...)
+	large := slices.Concat(small, make([]byte, rand.IntN(3*chunkSize)))
 	at := path(fmt.Sprintf("/w/%d/at/%d", w, round%7))
 	if len(found) == 0 {
 		id := newID()

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,7 +120,7 @@ func TestFileHeldByAnotherProcessIsNamed(t *testing.T) {
 	c.line(t) // it has it
 	_, err := open(t, file)
 	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Kind != KindInUse || e.PID != c.cmd.Process.Pid || !strings.Contains(err.Error(), fmt.Sprint(e.PID)) {
+	if !ok || e.Kind != KindInUse || e.PID != c.cmd.Process.Pid || !strings.Contains(err.Error(), strconv.Itoa(e.PID)) {
 		t.Errorf("the error is %v, want that process %d has it", err, c.cmd.Process.Pid)
 	}
 	c.kill(t)
@@ -463,7 +464,7 @@ func TestDiskFull(t *testing.T) {
 func TestReadOnlyFile(t *testing.T) {
 	if os.Getuid() == 0 {
 		// The system lets root write all files, so another user's process tries.
-		dir, err := os.MkdirTemp("/tmp", "store-test-")
+		dir, err := os.MkdirTemp("/tmp", "store-test-") //nolint:usetesting // t.TempDir is closed to other users
 		must(t, err)
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		must(t, os.Chmod(dir, 0o755))

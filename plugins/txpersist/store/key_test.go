@@ -85,7 +85,7 @@ func FuzzGlob(f *testing.F) {
 		open.open = true
 		for _, key := range keys {
 			covered := false
-			for end := 0; end < len(key); end++ {
+			for end := range len(key) {
 				if key[end] == 0 {
 					if q, err := keyPath("", key[:end+1]); err == nil && p.Match(q) {
 						covered = true

@@ -16,6 +16,8 @@ type claim struct {
 	exact map[string]glob // single paths: keys to their components
 	ids   map[uuid]struct{}
 	ready chan struct{} // closed when granted
+
+	all, none bool // what everything and nothing say, once and for all
 }
 
 // everything is the claim of all paths and ids.
@@ -26,24 +28,26 @@ func (c *claim) everything() bool {
 // nothing is the claim of a transaction that may touch nothing.
 func (c *claim) nothing() bool { return len(c.globs) == 0 && len(c.exact) == 0 && len(c.ids) == 0 }
 
-// conflicts reports whether c and d cannot be held at once. A snapshot needs no
-// locks: it only keeps off, and is kept off by, who wants the store to itself.
+// conflicts reports whether c and d cannot be held at once. A snapshot claims nothing:
+// it only keeps off, and is kept off by, who wants the store to itself.
 func (c *claim) conflicts(d *claim) bool {
 	if c.mode == modeExclusive || d.mode == modeExclusive {
 		return true
 	}
-	if c.mode == modeRead || d.mode == modeRead {
-		return false
-	}
-	if c.everything() || d.everything() { // also of ids that are at no path yet
-		return !c.nothing() && !d.nothing()
+	if c.all || d.all { // also of ids that are at no path yet
+		return !c.none && !d.none
 	}
 	for _, g := range c.globs {
 		if slices.ContainsFunc(d.globs, g.overlaps) {
 			return true
 		}
 	}
-	return c.hits(d) || d.hits(c) || meets(c.exact, d.exact) || meets(c.ids, d.ids)
+	// Most have none of these, and to begin to walk a map is not free.
+	if len(d.exact) > 0 && c.hits(d) || len(c.exact) > 0 && d.hits(c) {
+		return true
+	}
+	return len(c.exact) > 0 && len(d.exact) > 0 && meets(c.exact, d.exact) ||
+		len(c.ids) > 0 && len(d.ids) > 0 && meets(c.ids, d.ids)
 }
 
 // hits reports whether a glob of c covers a single path of d.
@@ -82,6 +86,7 @@ type lockTable struct {
 
 // acquire waits until the claim is granted, or returns why ctx ended.
 func (t *lockTable) acquire(ctx context.Context, c *claim) error {
+	c.all, c.none = c.everything(), c.nothing()
 	t.mu.Lock()
 	if t.granted == nil {
 		t.granted = map[*claim]struct{}{}

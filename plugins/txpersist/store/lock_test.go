@@ -316,22 +316,25 @@ func TestNewIDIsTakenByTwo(t *testing.T) {
 	s.view(paths("/"), func(tx *ReadTx) { wantList(t, tx, "/**", "/a") })
 }
 
-// What a waiting writer will have in its scope may change until it gets its locks.
+// What waiting writers will have in their scopes may change: here two come to have a
+// resource in common, and that after both have asked for their locks.
 func TestScopeThatChangesWhileItIsWaitedFor(t *testing.T) {
 	s := newStore(t)
 	id := s.add("/a/1")["/a/1"]
 	first := s.write(paths("/a", "/z"))
-	second := s.openingWrite(paths("/a"))
-	s.waiting(1)
-	must(t, first.Link(id, path("/z/1"))) // /a has a resource by now that is at /z, too
+	second, third := s.openingWrite(paths("/a")), s.openingWrite(paths("/z"))
+	s.waiting(2)
+	must(t, first.Link(id, path("/z/1")))
 	must(t, first.Commit(s.ctx))
-	s.opened(second)
-	third := s.openingWrite(paths("/z"))
-	s.waiting(1)
-	if third.isOpen() {
+	s.poll(func() bool { return second.isOpen() || third.isOpen() })
+	s.waiting(1) // for the one that came first
+	if second.isOpen() && third.isOpen() {
 		t.Error("two writers have one resource")
 	}
-	second.tx.Close()
+	if !second.isOpen() {
+		second, third = third, second
+	}
+	s.opened(second)()
 	s.opened(third)()
 }
 

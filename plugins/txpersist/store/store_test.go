@@ -257,8 +257,9 @@ func TestScopeOfWritesIsEnforced(t *testing.T) {
 func TestInsideOneTransaction(t *testing.T) {
 	s := newStore(t)
 	type ids = map[string]address.ResourceID
-	for name, row := range map[string]func(t *testing.T, tx *WriteTx, old ids){ //nolint:thelper // each is a test of its own
+	for name, row := range map[string]func(t *testing.T, tx *WriteTx, old ids){
 		"save, then read": func(t *testing.T, tx *WriteTx, _ ids) {
+			t.Helper()
 			id := newID()
 			must(t, tx.Save(path("/p/new"), id, []byte("new")))
 			if ok, err := tx.Exists(id); !ok || err != nil {
@@ -272,10 +273,12 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantList(t, tx.ReadTx, "/p/*", "/p/a", "/p/b", "/p/new")
 		},
 		"update, then load": func(t *testing.T, tx *WriteTx, old ids) {
+			t.Helper()
 			must(t, tx.Update(old["/p/a"], []byte("other")))
 			wantContents(t, tx.ReadTx, old["/p/a"], []byte("other"))
 		},
 		"unlink the last path": func(t *testing.T, tx *WriteTx, old ids) {
+			t.Helper()
 			got, err := tx.Unlink(path("/p/a"))
 			if err != nil || got != (Unlinked{old["/p/a"], true}) {
 				t.Errorf("unlink: %v, %v", got, err)
@@ -289,6 +292,7 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantList(t, tx.ReadTx, "/p/*", "/p/b")
 		},
 		"remove": func(t *testing.T, tx *WriteTx, old ids) {
+			t.Helper()
 			must(t, tx.Remove(old["/p/a"]))
 			if ok, err := tx.Exists(old["/p/a"]); ok || err != nil {
 				t.Errorf("exists: %t, %v", ok, err)
@@ -296,6 +300,7 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantKind(t, tx.Remove(old["/p/a"]), KindNotFound)
 		},
 		"unlink, then save another there": func(t *testing.T, tx *WriteTx, _ ids) {
+			t.Helper()
 			_, err := tx.Unlink(path("/p/a"))
 			must(t, err)
 			id := newID()
@@ -304,6 +309,7 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantList(t, tx.ReadTx, "/p/*", "/p/a", "/p/b")
 		},
 		"link and unlink": func(t *testing.T, tx *WriteTx, old ids) {
+			t.Helper()
 			must(t, tx.Link(old["/p/a"], path("/p/l1")))
 			got, err := tx.Unlink(path("/p/a"))
 			if err != nil || got.Removed {
@@ -313,16 +319,19 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantList(t, tx.ReadTx, "/p/*", "/p/b", "/p/l1")
 		},
 		"save the same id twice": func(t *testing.T, tx *WriteTx, _ ids) {
+			t.Helper()
 			id := newID()
 			must(t, tx.Save(path("/p/1"), id, nil))
 			wantKind(t, tx.Save(path("/p/2"), id, nil), KindDuplicate)
 		},
 		"look up, then list": func(t *testing.T, tx *WriteTx, _ ids) {
+			t.Helper()
 			_, err := tx.Lookup(path("/p/a"))
 			must(t, err)
 			wantList(t, tx.ReadTx, "/p/a", "/p/a")
 		},
 		"no bytes are contents": func(t *testing.T, tx *WriteTx, _ ids) {
+			t.Helper()
 			id := newID()
 			w, err := tx.Create(path("/p/empty"), id)
 			must(t, err)
@@ -330,6 +339,7 @@ func TestInsideOneTransaction(t *testing.T) {
 			wantContents(t, tx.ReadTx, id, nil)
 		},
 		"two tasks": func(t *testing.T, tx *WriteTx, old ids) {
+			t.Helper()
 			must(t, tx.CreateTask(address.RandomTaskID(old["/p/a"]), time.UnixMilli(1)))
 			must(t, tx.CreateTask(address.RandomTaskID(old["/p/a"]), time.UnixMilli(2)))
 			if tasks, err := tx.Tasks(old["/p/a"]); len(tasks) != 2 || err != nil {
