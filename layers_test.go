@@ -197,9 +197,8 @@ var layers = map[string]layer{
 		third: []string{bbolt},
 	},
 	"plugins/txpersist": {
-		why:     "the store as an element",
-		local:   []string{".", "address", "pluginapi", "plugins/txpersist/store"},
-		planned: true,
+		why:   "the store as an element, an author like any other",
+		local: []string{".", "address", "pluginapi", "plugins/txpersist/store"},
 	},
 
 	"integration": {

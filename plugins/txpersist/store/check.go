@@ -318,8 +318,7 @@ type Stats struct {
 	Waiting      int    // transactions that wait for their locks
 	Commits      uint64 // since it was opened: transactions that wrote something,
 	Batches      uint64 // and the commits of the file that they took
-	// Failed is why nothing can be written any more, or nil.
-	Failed error
+	Failed       string // why nothing can be written any more, or ""
 }
 
 // OpenTx is a transaction that is open.
@@ -328,6 +327,16 @@ type OpenTx struct {
 	Kind  string // read, write or exclusive
 	Label string
 	Since time.Time
+}
+
+// Failed returns why nothing can be written any more, or nil.
+func (s *Store) Failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		return nil
+	}
+	return s.failed
 }
 
 // Stats returns what the store is doing.
@@ -339,7 +348,7 @@ func (s *Store) Stats() Stats {
 	}
 	out.Waiting = s.places - len(s.open)
 	if s.failed != nil {
-		out.Failed = s.failed
+		out.Failed = s.failed.Error()
 	}
 	closed := s.closed
 	s.mu.Unlock()

@@ -317,7 +317,7 @@ func TestFlippedBytes(t *testing.T) {
 		if wrong > 0 && check == nil {
 			t.Errorf("seed %d: %d are lost, and the check finds nothing", seed, wrong)
 		}
-		if check != nil && s.Stats().Failed != nil {
+		if check != nil && s.Failed() != nil {
 			// A damaged store is not written to.
 			_, err := s.Write(t.Context(), paths("/"))
 			wantKind(t, err, KindFailed)

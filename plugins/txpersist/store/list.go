@@ -175,3 +175,8 @@ func (t *ReadTx) Page(p address.Path, cursor string, limit int) (Page, error) {
 	}
 	return Page{out, base64.RawURLEncoding.EncodeToString([]byte(next))}, nil
 }
+
+// Cursor is the cursor that goes on behind a path.
+func Cursor(p address.Path) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(pathKey(p)))
+}
