@@ -46,10 +46,23 @@ func (p *persist) service() *pluginapi.Service {
 	remote, admin := pluginapi.Remote(), pluginapi.MinLevel(pluginapi.Superuser)
 
 	for _, m := range []struct{ method, op string }{
-		{"Exists", opExists}, {"Lookup", opLookup}, {"Paths", opPaths}, {"Load", opLoad}, {"Tasks", opTasks}, {"Page", opPage},
-		{"Save", opSave}, {"Update", opUpdate}, {"Append", opAppend}, {"WriteAt", opWriteAt}, {"LinkNew", opLinkNew}, {"Link", opLink},
-		{"Unlink", opUnlink}, {"Remove", opRemove}, {"RemoveMatching", opRemoveMatching},
-		{"CreateTask", opCreateTask}, {"DeleteTask", opDeleteTask},
+		{"Exists", opExists},
+		{"Lookup", opLookup},
+		{"Paths", opPaths},
+		{"Load", opLoad},
+		{"Tasks", opTasks},
+		{"Page", opPage},
+		{"Save", opSave},
+		{"Update", opUpdate},
+		{"Append", opAppend},
+		{"WriteAt", opWriteAt},
+		{"LinkNew", opLinkNew},
+		{"Link", opLink},
+		{"Unlink", opUnlink},
+		{"Remove", opRemove},
+		{"RemoveMatching", opRemoveMatching},
+		{"CreateTask", opCreateTask},
+		{"DeleteTask", opDeleteTask},
 	} {
 		opts := []pluginapi.MethodOption{remote}
 		if reads(m.op) {
