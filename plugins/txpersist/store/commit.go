@@ -90,6 +90,10 @@ func (c *committer) lead() {
 
 	c.write(batch)
 
+	// Those that are done run before who leads next, and may be back in time for it.
+	for _, p := range batch[1:] {
+		p.turn <- false
+	}
 	c.mu.Lock()
 	if len(c.queue) > 0 {
 		c.queue[0].turn <- true
@@ -97,9 +101,6 @@ func (c *committer) lead() {
 		c.busy = false
 	}
 	c.mu.Unlock()
-	for _, p := range batch[1:] {
-		p.turn <- false
-	}
 }
 
 // write commits a batch. One whose edits cannot be written does not take the others
