@@ -205,11 +205,14 @@ var layers = map[string]layer{
 		why:   "the element to try things with, and the example for authors",
 		local: []string{".", "pluginapi"},
 	},
+	"plugins/txpersist/store": {
+		why:   "resources in transactions, in a file: usable without a plugin around it, so it knows ids and paths alone",
+		local: []string{"address"},
+		third: []string{bbolt},
+	},
 	"plugins/txpersist": {
-		why:     "resources in transactions",
-		local:   []string{".", "address", "pluginapi"},
-		third:   []string{bbolt},
-		planned: true,
+		why:   "the store as an element, an author like any other",
+		local: []string{".", "address", "pluginapi", "plugins/txpersist/store"},
 	},
 
 	"integration": {

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+)
+
+const (
+	serviceName = "conduit.persist.ResourceStore"
+	fileName    = "resources.db"
+
+	defaultIdle = 30 * time.Second
+	readChunk   = 256 << 10 // bytes of contents, or of a backup, in a message
+)
+
+// element puts the element together.
+func element() pluginapi.Element {
+	p := &persist{idle: defaultIdle}
+	return pluginapi.Element{
+		Name:      "txpersist",
+		Version:   "1.0.0",
+		Services:  []*pluginapi.Service{p.service()},
+		Configure: p.configure,
+		Start:     p.start,
+		Health:    p.health,
+		Stop:      p.stop,
+		Exclusive: true, // the file has one owner
+	}
+}
+
+// persist is the running element. All but store is set before the first call.
+type persist struct {
+	store *store.Store
+	node  address.NodeID
+	idle  time.Duration // an interactive transaction without an operation
+}
+
+func (p *persist) service() *pluginapi.Service {
+	s := pluginapi.NewService(serviceName)
+	remote, admin := pluginapi.Remote(), pluginapi.MinLevel(pluginapi.Superuser)
+
+	for _, m := range []struct{ method, op string }{
+		{"Exists", opExists},
+		{"Lookup", opLookup},
+		{"Paths", opPaths},
+		{"Load", opLoad},
+		{"Tasks", opTasks},
+		{"Page", opPage},
+		{"Save", opSave},
+		{"Update", opUpdate},
+		{"Append", opAppend},
+		{"WriteAt", opWriteAt},
+		{"LinkNew", opLinkNew},
+		{"Link", opLink},
+		{"Unlink", opUnlink},
+		{"Remove", opRemove},
+		{"RemoveMatching", opRemoveMatching},
+		{"CreateTask", opCreateTask},
+		{"DeleteTask", opDeleteTask},
+	} {
+		opts := []pluginapi.MethodOption{remote}
+		if reads(m.op) {
+			opts = append(opts, pluginapi.Idempotent())
+		}
+		pluginapi.Handle(s, m.method, p.single(m.op), opts...)
+	}
+	pluginapi.Handle(s, "Transact", p.transact, remote)
+	pluginapi.HandleStream(s, "List", p.list, remote, pluginapi.Idempotent())
+	pluginapi.HandleStream(s, "Read", p.read, remote, pluginapi.Idempotent())
+	pluginapi.HandleUpload(s, "Write", p.write, remote)
+	pluginapi.HandleDuplex(s, "Transaction", p.transaction, remote)
+
+	pluginapi.Handle(s, "Check", p.check, remote, admin, pluginapi.Idempotent())
+	pluginapi.HandleStream(s, "Backup", p.backup, remote, admin)
+	pluginapi.Handle(s, "Stats", p.stats, remote, admin, pluginapi.Idempotent())
+	return s
+}
+
+func (p *persist) configure(_ context.Context, c pluginapi.Configuration) ([]string, error) {
+	instance, err := address.ParseInstanceID(c.Instance)
+	if err != nil {
+		return nil, err
+	}
+	p.node = address.NewNodeID(instance, address.UniqueDeploymentID(c.Deployment))
+	if text, ok := c.Attributes["idle"]; ok {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return nil, fmt.Errorf("the attribute idle must be a time such as 30s, not %q", text)
+		}
+		p.idle = d
+	}
+	return nil, nil
+}
+
+func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
+	p.store, err = store.Open(ctx, store.Options{
+		File:   filepath.Join(host.DataDir(), fileName),
+		Node:   p.node,
+		Logger: host.Logger(),
+	})
+	return err
+}
+
+func (p *persist) stop(context.Context) error { return p.store.Close() }
+
+func (p *persist) health(context.Context) pluginapi.Health {
+	if err := p.store.Failed(); err != nil {
+		return pluginapi.Unhealthy("%v", err)
+	}
+	return pluginapi.Healthy()
+}

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/elemental-conduit/conduit/address"
+)
+
+// claim is what a transaction locks, all at once: so there is no order in which to
+// lock, and no deadlock between transactions.
+type claim struct {
+	mode  mode
+	globs []glob          // each with all that lies below
+	exact map[string]glob // single paths: keys to their components
+	ids   map[uuid]struct{}
+	ready chan struct{} // closed when granted
+
+	all, none bool // what everything and nothing say, once and for all
+}
+
+// everything is the claim of all paths and ids.
+func (c *claim) everything() bool {
+	return slices.ContainsFunc(c.globs, func(g glob) bool { return len(g.components) == 0 })
+}
+
+// nothing is the claim of a transaction that may touch nothing.
+func (c *claim) nothing() bool { return len(c.globs) == 0 && len(c.exact) == 0 && len(c.ids) == 0 }
+
+// conflicts reports whether c and d cannot be held at once. A snapshot claims nothing:
+// it only keeps off, and is kept off by, who wants the store to itself.
+func (c *claim) conflicts(d *claim) bool {
+	if c.mode == modeExclusive || d.mode == modeExclusive {
+		return true
+	}
+	if c.all || d.all { // also of ids that are at no path yet
+		return !c.none && !d.none
+	}
+	for _, g := range c.globs {
+		if slices.ContainsFunc(d.globs, g.overlaps) {
+			return true
+		}
+	}
+	// Most have none of these, and to begin to walk a map is not free.
+	if len(d.exact) > 0 && c.hits(d) || len(c.exact) > 0 && d.hits(c) {
+		return true
+	}
+	return len(c.exact) > 0 && len(d.exact) > 0 && meets(c.exact, d.exact) ||
+		len(c.ids) > 0 && len(d.ids) > 0 && meets(c.ids, d.ids)
+}
+
+// hits reports whether a glob of c covers a single path of d.
+func (c *claim) hits(d *claim) bool {
+	for _, g := range c.globs {
+		for _, path := range d.exact {
+			if g.covers(path) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func meets[K comparable, V any](a, b map[K]V) bool {
+	if len(b) < len(a) {
+		a, b = b, a
+	}
+	for k := range a {
+		if _, ok := b[k]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// lockTable grants claims in the order in which they were made, save that one that
+// conflicts with nobody in front of it need not wait: so neither the exclusive nor
+// the others starve. All methods are safe for concurrent use. The zero value is
+// ready.
+type lockTable struct {
+	mu      sync.Mutex
+	granted map[*claim]struct{}
+	waiting []*claim
+}
+
+// acquire waits until the claim is granted, or returns why ctx ended.
+func (t *lockTable) acquire(ctx context.Context, c *claim) error {
+	c.all, c.none = c.everything(), c.nothing()
+	t.mu.Lock()
+	if t.granted == nil {
+		t.granted = map[*claim]struct{}{}
+	}
+	if t.free(c, t.waiting) {
+		t.granted[c] = struct{}{}
+		t.mu.Unlock()
+		return nil
+	}
+	c.ready = make(chan struct{})
+	t.waiting = append(t.waiting, c)
+	t.mu.Unlock()
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.waiting, c); i >= 0 {
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+	} else { // it was granted at the same moment
+		delete(t.granted, c)
+	}
+	t.wake()
+	return context.Cause(ctx)
+}
+
+func (t *lockTable) release(c *claim) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.granted, c)
+	t.wake()
+}
+
+// free reports whether c conflicts with nothing granted and nothing in front.
+func (t *lockTable) free(c *claim, front []*claim) bool {
+	for d := range t.granted {
+		if c.conflicts(d) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(front, c.conflicts)
+}
+
+// wake grants what has become free; t.mu is held.
+func (t *lockTable) wake() {
+	still := t.waiting[:0]
+	for _, c := range t.waiting {
+		if t.free(c, still) {
+			t.granted[c] = struct{}{}
+			close(c.ready)
+		} else {
+			still = append(still, c)
+		}
+	}
+	clear(t.waiting[len(still):])
+	t.waiting = still
+}
+
+// exactGlob is the glob of one path's key.
+func exactGlob(key string) glob {
+	components, _ := keyComponents(key)
+	return glob{components: components}
+}
+
+// Scope is what a transaction may touch. It covers the declared paths and all that
+// lies below them, the declared ids, and every resource that has at least one path
+// that is covered. A path may hold wildcards: "*" is any one component, at any depth;
+// a trailing "**" adds the path in front of it. The root, "/", covers everything.
+type Scope struct {
+	Paths []address.Path
+	IDs   []address.ResourceID
+	// Label names the transaction in Stats and in the log; it may be empty.
+	Label string
+}
+
+// scope is a Scope that was checked.
+type scope struct {
+	globs []glob // all open
+	ids   map[uuid]struct{}
+}
+
+func (s scope) everything() bool {
+	return slices.ContainsFunc(s.globs, func(g glob) bool { return len(g.components) == 0 })
+}
+
+func (s scope) coversKey(key string) bool {
+	return slices.ContainsFunc(s.globs, func(g glob) bool { ok, _ := g.match(key); return ok })
+}
+
+func (s scope) coversGlob(g glob) bool {
+	return slices.ContainsFunc(s.globs, func(d glob) bool { return d.covers(g) })
+}
+
+func (s scope) hasID(u uuid) bool {
+	_, ok := s.ids[u]
+	return ok
+}

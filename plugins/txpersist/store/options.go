@@ -1,0 +1,93 @@
+package store
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/elemental-conduit/conduit/address"
+)
+
+// Options say which file, whose it is, and how much of everything there may be. Zero
+// values stand for the defaults.
+type Options struct {
+	// File is the path of the file; its folder must exist.
+	File string
+	// Node is the node whose resources these are. The file remembers it.
+	Node address.NodeID
+	// LockTimeout is how long Open waits for another process to let go of the file;
+	// 0 = 3 s.
+	LockTimeout time.Duration
+	// MaxSize bounds the file in bytes; it may be exceeded by 16 MiB. So much address
+	// space, not memory, is taken at once, so that no reader ever keeps the file from
+	// growing. 0 = 64 GiB.
+	MaxSize int64
+	// MaxAge ends a transaction that is open for longer, by rollback: a reader keeps
+	// the pages of its snapshot from being used again, a writer its locks. 0 = 5 min.
+	MaxAge time.Duration
+	// MaxOpen is how many transactions may be open or wait for their locks; 0 = 4096.
+	MaxOpen int
+	// MaxPath is the length of the longest path in bytes, without its context;
+	// 0 = 1024.
+	MaxPath int
+	// MaxContents is the size of the largest contents in bytes; 0 = 1 GiB.
+	MaxContents int64
+	// MaxWrites is how many bytes one transaction may keep in memory until it
+	// commits: contents, and some 200 bytes for each path, resource and task that
+	// changes; 0 = 64 MiB.
+	MaxWrites int64
+	// CheckLimit is the size in bytes up to which Open reads every page of the file.
+	// Of a larger one it checks the head, the free list and the length; what it did
+	// not check is still found damaged when it is read. 0 = 4 GiB, negative = never.
+	CheckLimit int64
+	// Logger gets what an operator should see; nil = nothing.
+	Logger *slog.Logger
+
+	noSync bool // tests that commit thousands of times and do not lose power
+}
+
+const (
+	chunkSize = 32 << 10 // contents are rewritten by the chunk
+	inlineMax = 2 << 10  // contents up to here are in the resource's record
+	allocSize = 16 << 20 // the file grows by this
+
+	listBatch = 128 // entries that a listing reads at a time
+
+	maxExact   = 4096 // aliases that a writer locks one by one; with more it locks all
+	maxAttempt = 3    // then a writer whose aliases keep changing locks all
+
+	maxBatch      = 1024     // transactions of one commit
+	maxBatchBytes = 64 << 20 // and their bytes, if they are several
+
+	editCost = 200 // bytes that a change of one path, resource or task counts
+)
+
+func (o Options) withDefaults() Options {
+	if o.LockTimeout == 0 {
+		o.LockTimeout = 3 * time.Second
+	}
+	if o.MaxSize == 0 {
+		o.MaxSize = 64 << 30
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = 5 * time.Minute
+	}
+	if o.MaxOpen == 0 {
+		o.MaxOpen = 4096
+	}
+	if o.MaxPath == 0 {
+		o.MaxPath = 1024
+	}
+	if o.MaxContents == 0 {
+		o.MaxContents = 1 << 30
+	}
+	if o.MaxWrites == 0 {
+		o.MaxWrites = 64 << 20
+	}
+	if o.CheckLimit == 0 {
+		o.CheckLimit = 4 << 30
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
