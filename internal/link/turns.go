@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -290,7 +291,7 @@ func (m *Memory) idlers(now time.Time, want int64) []*reservation {
 // lapsed ends the call of a message that has lost its memory, or its place among
 // those who wait.
 func (c *Conn) lapsed(v *reservation) {
-	what := "others waited for it, and too little of the message came, less than " + fmt.Sprint(slowBytes) + " bytes in " + slowAfter.String()
+	what := "others waited for it, and too little of the message came, less than " + strconv.Itoa(slowBytes) + " bytes in " + slowAfter.String()
 	switch {
 	case !v.isGranted():
 		what = "none became free in " + waitMost.String()
