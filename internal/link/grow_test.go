@@ -197,7 +197,7 @@ func TestLinkCreditIsCounted(t *testing.T) {
 		mem := NewMemory(6 << 20) // 1.5 MiB of it is to spare
 		c, s := line(t, 60_000_000, 50*time.Millisecond, Options{CallTimeout: -1}, Options{Memory: mem})
 		carry(t, c, 4, 20, 1<<20)
-		if a, b := c.limitNow(), s.limitNow(); a < 3<<20 || b > DefaultLinkCredit+6<<20/4 || b == DefaultLinkCredit {
+		if a, b := c.limitNow(), s.limitNow(); a < 2<<20 || b > DefaultLinkCredit+6<<20/4 || b == DefaultLinkCredit {
 			t.Errorf("grew to %d with memory and %d without", a, b)
 		}
 		checkMemory(t, "the acceptor", mem, s)
