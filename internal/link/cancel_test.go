@@ -361,8 +361,8 @@ func TestCancelWithinALargeMessage(t *testing.T) {
 						t.Errorf("step %d: the owner of %d was told %d times", step, spliced, owner.ends[1])
 					}
 					owner.mu.Unlock()
-					checkMemory(t, "caller", mem)
-					checkMemory(t, "server", front.Memory)
+					checkMemory(t, "caller", mem, c)
+					checkMemory(t, "server", front.Memory, s)
 					checkCredit(t, c, s)
 					if got, err := unary(t.Context(), c, "Echo", []byte("on")); !host && (err != nil || string(got) != "on") {
 						t.Errorf("step %d: %q, %v", step, got, err)

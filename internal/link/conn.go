@@ -75,6 +75,7 @@ type Conn struct {
 	effects, spareEffects []effect
 
 	live   liveness
+	grow   growth
 	report reporting
 	units  accounts
 	stat   Stats
@@ -121,6 +122,7 @@ func New(carrier Carrier, o Options) *Conn {
 	c.now = time.Now()
 	c.idleSince = c.now
 	c.in.conn = c
+	c.grow.limit, c.grow.began = int64(o.Hello.LinkCredit), c.now
 	c.startReporting()
 	c.mu.Lock()
 	if !o.Dialer {
@@ -383,6 +385,7 @@ func (c *Conn) failLocked(err error) {
 	c.off.Store(true)
 	c.stopLiveness()
 	c.stopReporting()
+	c.shrink()
 	c.log.Debug("link over", "cause", err.Error())
 	var list []*call
 	for _, k := range c.calls {

@@ -24,6 +24,12 @@
 // for the backlog and ends with it. A served call has a goroutine of its own on
 // the side that serves it; a spliced call has none.
 //
+// # Memory and the line
+//
+// Windows take at most half of a process's [Memory]; messages above a window take
+// turns in the other half, and give way when they do not come on (turns.go). Link
+// credit grows where the way is long (grow.go).
+//
 // # Decided later, and again
 //
 // A call can be parked ([Incoming.Park]) and decided about later, from any

@@ -13,11 +13,12 @@ import (
 
 // FuzzPackets feeds arbitrary bytes, cut into packets, to a Conn in each role and
 // to both sides of a splice. Whatever they are, nothing panics, hangs, or leaves
-// memory held when the links are closed.
+// memory held when the links are closed. The splice is a plain one, one whose calls are
+// passed on again when they fail, or of calls that are parked until all has come.
 func FuzzPackets(f *testing.F) {
 	hello := packetOf(f, helloFrame(&conduitv1.Hello{}))
 	add := func(frames ...*conduitv1.Frame) {
-		for role := range byte(3) {
+		for _, role := range []byte{0, 1, 2, 3, 2 | 8, 3 | 8, 2 | 16, 3 | 16, 2 | 32} {
 			f.Add(role, uint16(len(hello)), append(append([]byte{}, hello...), packetOf(f, frames...)...))
 		}
 	}
@@ -46,6 +47,25 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 	var d *driven
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	router := &fuzzRouter{serve: role&32 != 0}
+	owner := new(countingOwner)
+	spliced := 0
+	splice := func(to func() *Conn) Handler {
+		router.to = to
+		return handlerFunc(func(in *Incoming) {
+			spliced++
+			out := *in.Invoke
+			switch {
+			case role&(16|32) != 0:
+				spliced--
+				router.parked = append(router.parked, in.Park())
+			case role&8 != 0:
+				in.SpliceHeld(to(), &out, router, 1)
+			default:
+				in.Splice(to(), &out, owner, 1)
+			}
+		})
+	}
 	switch role % 4 {
 	case 0: // the acceptor
 		d = start(o)
@@ -57,23 +77,20 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 		if back.takePacket(&back.p, &back.f, hello) != nil {
 			t.Fatal("no Hello")
 		}
-		o.Handler = handlerFunc(func(in *Incoming) {
-			out := *in.Invoke
-			in.Splice(back.Conn, &out, new(countingOwner), 1)
-		})
+		o.Handler = splice(func() *Conn { return back.Conn })
 		d = start(o)
 	case 3: // the plugin's side
 		back := Options{Dialer: true, Duplex: true, Memory: mem}
 		d = start(back)
-		front := start(Options{Memory: mem, Handler: handlerFunc(func(in *Incoming) {
-			out := *in.Invoke
-			in.Splice(d.Conn, &out, new(countingOwner), 1)
-		})})
+		front := start(Options{Memory: mem, Handler: splice(func() *Conn { return d.Conn })})
 		if front.takePacket(&front.p, &front.f, hello) != nil {
 			t.Fatal("no Hello")
 		}
 		if front.takePacket(&front.p, &front.f, packetOf(t, invokeFrame(1, "Sum", nil), invokeFrame(3, "Echo", whole("x", true)))) != nil {
 			t.Fatal("no call")
+		}
+		if role&16 != 0 { // one of them now, the other when all has come
+			spliced += router.decide(1)
 		}
 	}
 	if role%4 == 1 {
@@ -94,6 +111,7 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 		}
 		raw = raw[n:]
 	}
+	spliced += router.decide(len(router.parked))
 	d.CancelIncoming(&conduit.Error{Code: conduit.Canceled, Reason: conduit.ReasonCanceled})
 	for _, c := range conns {
 		c.Close(CloseDone, "")
@@ -102,5 +120,53 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 		checkOver(t, "link", c.Conn)
 	}
 	synctest.Wait() // handlers that were cancelled give back what they hold
+	for _, c := range conns {
+		checkHolds(t, "link", c.Conn)
+	}
+	if ends := int(*owner) + router.ends; ends != spliced {
+		t.Errorf("owners of %d calls were told of %d ends", spliced, ends)
+	}
 	checkMemory(t, "link", mem)
+}
+
+// fuzzRouter passes failed calls on once more, to the same link, and decides about
+// parked ones when it is told to.
+type fuzzRouter struct {
+	to     func() *Conn
+	serve  bool
+	parked []Parked
+	again  int
+	ends   int
+}
+
+// decide decides about the first n parked calls, and returns how many it passed on.
+func (r *fuzzRouter) decide(n int) (passed int) {
+	for _, p := range r.parked[:n] {
+		if r.serve {
+			p.Serve(func(ctx context.Context, s *ServerCall) error {
+				for {
+					if _, err := s.Recv(ctx); err != nil {
+						return err
+					}
+				}
+			})
+			continue
+		}
+		out := *p.Invoke()
+		p.SpliceHeld(r.to(), &out, r, 1)
+		passed++
+	}
+	r.parked = r.parked[n:]
+	return passed
+}
+
+func (r *fuzzRouter) CallEnded(uint64, conduit.Code, conduit.Outcome) { r.ends++ }
+
+func (r *fuzzRouter) Failed(p Parked, _ uint64, _ *conduit.Error) bool {
+	if r.again++; r.again > 3 {
+		return false
+	}
+	out := *p.Invoke()
+	p.SpliceHeld(r.to(), &out, r, 1)
+	return true
 }

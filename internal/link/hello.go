@@ -131,6 +131,10 @@ func (c *Conn) takeHello(body []byte) error {
 			c.heldAway = nil
 		}
 	}
+	if !c.o.Dialer { // its answer to this end's Hello goes before all that could be in the way
+		c.roundTrip(max(c.now.Sub(c.grow.began), 1))
+	}
+	c.sample() // behind this end's Hello, and before anything that it would wait for
 	c.closeReady()
 	c.beginLiveness()
 	c.unlock()

@@ -115,8 +115,12 @@ func (c *Conn) pong(nonce uint64) {
 		delete(c.live.reading, nonce)
 		return
 	}
+	if nonce >= sampleNonce {
+		c.sampled(nonce)
+		return
+	}
 	if l := &c.live; nonce == l.nonce && !l.sentAt.IsZero() {
-		c.stat.RTT = c.now.Sub(l.sentAt)
+		c.roundTrip(c.now.Sub(l.sentAt))
 		l.sentAt = time.Time{}
 	}
 }

@@ -48,6 +48,18 @@ func (m *Memory) takeWindow(want, least int64) int64 {
 	return got
 }
 
+// takeSpare promises n bytes to no call, or reports false: of what may be promised,
+// half is for calls alone.
+func (m *Memory) takeSpare(n int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.windows+n > m.total/4 {
+		return false
+	}
+	m.windows += n
+	return true
+}
+
 func (m *Memory) giveWindow(n int64) {
 	m.mu.Lock()
 	m.windows -= n

@@ -274,6 +274,7 @@ func (p Parked) Serve(fn ServeFunc) {
 		if v := s.in.drain(nil); v != nil {
 			c.memory.release(v)
 		}
+		c.flush()
 		return
 	}
 	c.dropHold(k)

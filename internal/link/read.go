@@ -68,6 +68,7 @@ func (c *Conn) takeFrames(p *frame.Parser, f *frame.Frame, packet []byte) error 
 	c.stat.PacketsIn++
 	c.stat.BytesIn += uint64(len(packet))
 	c.heard(now)
+	c.arrived()
 	over := c.err != nil
 	c.unlock()
 	if over {
@@ -144,9 +145,6 @@ func (c *Conn) takeFrame(f *frame.Frame) error {
 	return nil
 }
 
-// owedForLink notes that a counted frame was taken off the carrier.
-func (c *Conn) owedForLink(size int) { c.linkOwed += int64(size) }
-
 // find returns the call of a frame. A nil call with a nil error is one that has
 // ended: the frame is dropped. c.mu is held.
 func (c *Conn) find(id uint64) (*call, error) {
@@ -202,7 +200,7 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 		c.unlock()
 		return false, errStop
 	}
-	c.owedForLink(f.Size)
+	c.counted(f.Size)
 	if f.Call <= c.lastID || f.Call == 0 {
 		last := c.lastID
 		c.unlock()
@@ -312,7 +310,7 @@ func (c *Conn) takeRequestWindow(k *call, n int64) *conduit.Error {
 func (c *Conn) takeData(f *frame.Frame) error {
 	d := &f.Data
 	c.mu.Lock()
-	c.owedForLink(f.Size)
+	c.counted(f.Size)
 	k, err := c.find(f.Call)
 	if k == nil {
 		c.unlock()
@@ -480,7 +478,7 @@ func (c *Conn) faulted(k *call, err *conduit.Error) {
 func (c *Conn) takeFailure(f *frame.Frame) error {
 	c.mu.Lock()
 	defer c.unlock()
-	c.owedForLink(f.Size)
+	c.counted(f.Size)
 	k, err := c.find(f.Call)
 	if k == nil {
 		return err
@@ -638,6 +636,9 @@ func (c *Conn) takeCredit(f *frame.Frame) error {
 	if f.Call == 0 {
 		n := int64(min(f.Credit, uint64(most)))
 		c.linkCredit += n
+		if over := n - c.unreturned; over > 0 && n <= most {
+			c.grow.given += over
+		}
 		c.unreturned = max(0, c.unreturned-n)
 		c.blocked = false
 		if f.Credit > uint64(most) || c.linkCredit > most {

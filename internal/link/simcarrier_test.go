@@ -21,6 +21,7 @@ type simWire struct {
 	fault func(w *simWire, side, n int)
 	delay func() time.Duration
 	room  int // bytes that a direction holds before its writer waits
+	rate  int // bytes/s that a direction carries; 0 = without limit
 
 	hole   bool    // cut
 	frozen [2]bool // side stopped to read
@@ -30,6 +31,7 @@ type simDirection struct {
 	q     []simMessage
 	bytes int
 	last  time.Time
+	busy  time.Time // until when it carries what was written
 }
 
 type simMessage struct {
@@ -117,8 +119,15 @@ func (e *simEnd) WriteMessage(p []byte) error {
 	}
 	now := time.Now()
 	at := now
+	if w.rate > 0 {
+		if d.busy.Before(now) {
+			d.busy = now
+		}
+		d.busy = d.busy.Add(time.Duration(len(p)) * time.Second / time.Duration(w.rate))
+		at = d.busy
+	}
 	if w.delay != nil {
-		at = now.Add(w.delay())
+		at = at.Add(w.delay())
 	}
 	if at.Before(d.last) {
 		at = d.last

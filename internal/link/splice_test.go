@@ -1,3 +1,4 @@
+//nolint:thelper // what is given to bubble is a test, no helper
 package link
 
 import (

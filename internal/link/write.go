@@ -125,7 +125,7 @@ func (c *Conn) write(inline bool) {
 			c.unlock()
 			return
 		}
-		if inline && (round == inlineRounds || c.unreturned >= inlineLimit) {
+		if inline && (round == inlineRounds || c.unreturned >= inlineLimit || c.far()) {
 			c.unlock()
 			go c.writeLoop()
 			return
