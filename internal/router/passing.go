@@ -18,6 +18,22 @@ type passing struct {
 	plan locator.Plan
 	// ended hears of the end; nil until the call has gone to a peer.
 	ended func(code conduit.Code, outcome conduit.Outcome)
+	// here owns the attempt that is made at this instance; nil while none is.
+	here link.Owner
+}
+
+// hereFirst is a call that this instance's elements are asked to take: whoever
+// splices it onto one's link has it held, so that it goes on to a peer if the element
+// refuses it, or dies.
+type hereFirst struct {
+	Call
+	p *passing
+}
+
+// Splice implements Call.
+func (h hereFirst) Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64) {
+	h.p.here = owner
+	h.Call.SpliceHeld(to, out, h.p, tag)
 }
 
 // tryNow makes the next attempt, if one can be made without waiting, and reports
@@ -45,7 +61,7 @@ func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Er
 	if step.Local {
 		here := *inv
 		here.Attempt = step.Attempt
-		return p.door.Here(c, &here)
+		return p.door.Here(hereFirst{c, p}, &here)
 	}
 	out, err := p.door.ToPeer(inv, step.Attempt)
 	if err != nil {
@@ -64,7 +80,8 @@ func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Er
 
 // Failed implements link.Router: the last attempt failed, and c is this call's to
 // decide about again, if there may be another.
-func (p *passing) Failed(c link.Parked, _ uint64, err *conduit.Error) bool {
+func (p *passing) Failed(c link.Parked, tag uint64, err *conduit.Error) bool {
+	p.endHere(tag, err.Code, err.Outcome)
 	if !p.plan.Again(err) {
 		return false
 	}
@@ -75,9 +92,18 @@ func (p *passing) Failed(c link.Parked, _ uint64, err *conduit.Error) bool {
 }
 
 // CallEnded implements link.Owner.
-func (p *passing) CallEnded(_ uint64, code conduit.Code, outcome conduit.Outcome) {
+func (p *passing) CallEnded(tag uint64, code conduit.Code, outcome conduit.Outcome) {
+	p.endHere(tag, code, outcome)
 	if p.ended != nil {
 		p.ended(code, outcome)
+	}
+}
+
+// endHere tells the owner of an attempt at this instance that it is over.
+func (p *passing) endHere(tag uint64, code conduit.Code, outcome conduit.Outcome) {
+	if here := p.here; here != nil {
+		p.here = nil
+		here.CallEnded(tag, code, outcome)
 	}
 }
 

@@ -119,7 +119,8 @@ func TestHereFirst(t *testing.T) {
 		if !takes {
 			return &conduit.Error{Code: conduit.ResourceExhausted, Reason: conduit.ReasonNoCapacity, Outcome: conduit.Refused, Retryable: true, Message: "room has gone"}
 		}
-		in, ok := c.(*link.Incoming)
+		h, _ := c.(hereFirst)
+		in, ok := h.Call.(*link.Incoming)
 		if !ok || string(inv.Method) != "Plain" {
 			t.Errorf("it is a %T of %s", c, inv.Method)
 			return conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Refused, "no")
@@ -139,6 +140,49 @@ func TestHereFirst(t *testing.T) {
 	}
 	if p.calls.Load() != 1 {
 		t.Errorf("the peer was called %d times", p.calls.Load())
+	}
+}
+
+// owner counts the ends of the calls that it is told of.
+type owner struct{ ends chan uint64 }
+
+func (o *owner) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) { o.ends <- tag }
+
+// An element here that refuses a call, or whose process dies in it, is not the end:
+// the call goes to a peer, as if the peer had been picked first. The host hears of the
+// end of its attempt, once.
+func TestHereFails(t *testing.T) {
+	p := startPeer(t, "a", answers)
+	r := newRig(t, &local{standing: locator.Standing{Hosted: true, Ready: true, Room: true, Idempotent: true}}, p)
+	for what, serve := range map[string]func(in *link.Incoming){
+		"refuses": func(in *link.Incoming) { full(nil, in) },
+		"dies":    func(in *link.Incoming) { dies(nil, in) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			near, far := link.Pipe(16)
+			served := link.New(far, link.Options{Handler: handlerFunc(serve)})
+			plugin := link.New(near, link.Options{Dialer: true, LostReason: conduit.ReasonPluginLost})
+			t.Cleanup(func() {
+				plugin.Close(link.CloseDone, "")
+				<-plugin.Done()
+				<-served.Done()
+			})
+			if err := plugin.Ready(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+			host := &owner{ends: make(chan uint64, 10)}
+			r.door.Here = func(c Call, inv *frame.Invoke) *conduit.Error {
+				out := *inv
+				c.Splice(plugin, &out, host, 7)
+				return nil
+			}
+			if got, err := r.call(workAddress, "Again"); err != nil || got != "a" {
+				t.Errorf("%q, %v", got, err)
+			}
+			if tag := wait(t, host.ends, "the end of the attempt here"); tag != 7 || len(host.ends) != 0 {
+				t.Errorf("tag %d, and %d more ends", tag, len(host.ends))
+			}
+		})
 	}
 }
 
