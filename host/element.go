@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +35,7 @@ type element struct {
 	gen       *generation
 	proc      *pluginlink.Process // the last one
 	settled   bool                // it was ready, or failed, once
+	notes     [notes]string       // what the host has to say of it while it serves; empty = nothing
 }
 
 func newElement(h *Host, f finding) *element {
@@ -47,6 +47,28 @@ func newElement(h *Host, f finding) *element {
 	}
 	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
 	return e
+}
+
+// The notes of an element: of each kind the last one, until it no longer holds.
+const (
+	noteFile = iota // the new file is refused
+	notes
+)
+
+// note says something of an element that serves, or takes it back with "".
+func (e *element) note(kind int, what string) {
+	what = pluginlink.Text(what, maxReason)
+	e.mu.Lock()
+	was := e.notes[kind]
+	e.notes[kind] = what
+	e.mu.Unlock()
+	if was == what {
+		return
+	}
+	if what != "" {
+		e.log.Warn(what)
+	}
+	e.h.rebuild()
 }
 
 // update tells what the scan has found now. A start of the old file is given up.
@@ -115,7 +137,7 @@ func (e *element) setLocked(s State, kind, reason string) {
 	if e.status.State != s {
 		e.status.Since = time.Now()
 	}
-	e.status.State, e.status.Kind, e.status.Reason = s, kind, reason
+	e.status.State, e.status.Kind, e.status.Reason = s, kind, pluginlink.Text(reason, maxReason)
 }
 
 // settle notes that the element's first start is over, for better or worse.
@@ -149,7 +171,13 @@ func (e *element) snapshot() ElementStatus {
 	defer e.mu.Unlock()
 	s := e.status
 	s.Calls, s.Claims = e.inflight.Load(), e.claims.Load()
-	s.Warnings = slices.Clone(s.Warnings)
+	s.Warnings = nil
+	for _, what := range e.notes {
+		if what != "" {
+			s.Warnings = append(s.Warnings, what)
+		}
+	}
+	s.Warnings = append(s.Warnings, e.status.Warnings...)
 	if e.proc != nil {
 		s.Stderr = e.proc.Stderr()
 	}

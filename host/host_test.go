@@ -263,7 +263,7 @@ func TestUnwell(t *testing.T) {
 	if s := m["badconfig"]; !strings.Contains(s.LastError, "the key is missing") {
 		t.Errorf("reason: %s", s.Reason)
 	}
-	if s := m["misnamed"]; s.State.Serving() || !strings.Contains(s.LastError, "../../etc") {
+	if s := m["misnamed"]; s.State != Refused || s.Kind != refusedDescription || !strings.Contains(s.LastError, "../../etc") {
 		t.Errorf("a name that leaves its directory: %+v", s)
 	}
 }

@@ -70,8 +70,15 @@ func (f *fixture) Describe() *conduitv1.Description {
 	if f.name == "misnamed" {
 		element = "../../etc"
 	}
+	version := "1"
+	if element == "loud" {
+		version = strings.Repeat("v", 1<<20)
+	}
+	if f.name == "posing" {
+		element = "conduit"
+	}
 	return &conduitv1.Description{
-		Element: element, Version: "1",
+		Element: element, Version: version,
 		Services: []*conduitv1.ServiceDescription{{
 			Name: "test.Fixture",
 			Methods: []*conduitv1.MethodDescription{
@@ -94,13 +101,23 @@ func (f *fixture) Configure(context.Context, *conduitv1.ConfigureRequest) (*cond
 		return nil, errors.New("the key is missing")
 	}
 	r := &conduitv1.ConfigureResponse{}
-	if f.name == "warns" {
+	switch f.name {
+	case "warns":
 		r.Warnings = []string{"the disk is slow"}
+	case "loud":
+		for range 100 {
+			r.Warnings = append(r.Warnings, strings.Repeat("w", 20000))
+		}
+	case "loud-error":
+		return nil, errors.New(strings.Repeat("e", 3<<20))
 	}
 	return r, nil
 }
 
 func (f *fixture) Health(context.Context) *conduitv1.HealthResponse {
+	if f.name == "loud" {
+		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: strings.Repeat("\x1b", 3<<20)}
+	}
 	if f.name == "ill" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "half of it is gone"}
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
-	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
@@ -122,28 +121,6 @@ func (e *element) openBinary(b *binary) (*os.File, error) {
 		return nil, &cause{damagedCopy, fmt.Sprintf("%v; it could not be made anew from %s: %v", d, b.source, err)}
 	}
 	return e.h.store.open(b.sum)
-}
-
-// checkDescription refuses names that could not be addressed, or would leave the
-// element's own directories.
-func checkDescription(d *conduitv1.Description) error {
-	if _, err := address.FromParts("*", "*", d.GetElement(), 0, false, "a.B"); err != nil {
-		return fmt.Errorf("the element calls itself %q, which cannot stand in an address: %w", d.GetElement(), err)
-	}
-	if n := d.GetElement(); n == "." || n == ".." || n != filepath.Base(n) {
-		return fmt.Errorf("the element calls itself %q, which cannot be the name of a directory", n)
-	}
-	seen := map[string]bool{}
-	for _, s := range d.GetServices() {
-		if _, err := address.ParseServiceKey(s.GetName()); err != nil {
-			return fmt.Errorf("the element exports a service whose name cannot stand in an address: %w", err)
-		}
-		if seen[s.GetName()] {
-			return fmt.Errorf("the element exports service %s twice", s.GetName())
-		}
-		seen[s.GetName()] = true
-	}
-	return nil
 }
 
 func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description) ([]string, error) {

@@ -61,7 +61,7 @@ type binary struct {
 func (s *store) install(f *os.File, check func(copied *os.File, sum string) error) (b binary, err error) {
 	tmp, err := os.OpenFile(filepath.Join(s.dir, ".copy-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	defer func() {
 		err = errors.Join(err, ignoreClosed(tmp.Close()))
@@ -69,7 +69,7 @@ func (s *store) install(f *os.File, check func(copied *os.File, sum string) erro
 	}()
 	hash := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(tmp, hash), f); err != nil {
-		return b, fmt.Errorf("copy to %s: %w", s.dir, err)
+		return b, s.notCopied(err)
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
 	if err := check(tmp, sum); err != nil {
@@ -82,12 +82,18 @@ func (s *store) install(f *os.File, check func(copied *os.File, sum string) erro
 	// Written, synced and closed before it gets its name: no half file is ever
 	// run, and no descriptor open for writing makes it busy.
 	if err := errors.Join(tmp.Chmod(0o555), tmp.Sync(), tmp.Close()); err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	if err := os.Rename(tmp.Name(), b.exec); err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	return b, syncDir(s.dir)
+}
+
+// notCopied says that install failed, in the same words each time: the name of the half
+// copy is new at each try, and nobody's business.
+func (s *store) notCopied(err error) error {
+	return fmt.Errorf("it could not be copied to %s: %w", s.dir, rootCause(err))
 }
 
 // damaged says why a copy is not, or no longer, what its name says.

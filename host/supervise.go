@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/link"
@@ -142,8 +144,10 @@ func (r *restarts) reset() {
 // long to wait; negative = until the file changes.
 func (e *element) failed(err error, r *restarts, lived time.Duration) time.Duration {
 	kind, reason := "failed", err.Error()
+	final, ours := false, shortage(err)
 	if c, ok := errors.AsType[*cause](err); ok {
 		kind, reason = c.kind, c.reason
+		final = kind == refusedDescription
 	}
 	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
 		kind = string(se.Kind)
@@ -154,11 +158,24 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 		e.status.Stderr = se.Stderr
 		e.proc = nil
 		e.mu.Unlock()
-		if se.Final() {
-			e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
-			e.set(Refused, kind, reason)
-			return -1
-		}
+		final, ours = se.Final(), ours || se.Kind == pluginlink.KindSystem
+	}
+	reason = pluginlink.Text(reason, maxReason)
+	e.mu.Lock()
+	e.status.LastError = reason
+	e.mu.Unlock()
+	switch {
+	case final:
+		e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
+		e.set(Refused, kind, reason)
+		return -1
+	case ours:
+		// No failure of the element's: it must not be given up for what this host lacks.
+		wait := r.backoff.NextBackOff()
+		kind = string(pluginlink.KindSystem)
+		e.log.Error("element not started, for want of something of this host's", "reason", reason, "again_in", wait.Round(time.Millisecond).String())
+		e.set(Backoff, kind, reason)
+		return wait
 	}
 	if lived >= e.h.o.StableAfter {
 		r.reset()
@@ -173,11 +190,21 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	}
 	e.mu.Lock()
 	e.status.Restarts++
-	e.status.LastError = reason
 	e.mu.Unlock()
 	e.log.Error("element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
 	e.set(state, kind, reason)
 	return wait
+}
+
+// shortage reports whether err is for want of something that this host has to have, such
+// as descriptors or room on its disk.
+func shortage(err error) bool {
+	for _, no := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }
 
 // unresponsiveAfter is how many health checks in a row a process may leave
@@ -208,10 +235,12 @@ func (e *element) watch(ctx context.Context, g *generation) error {
 				return nil
 			case f.refused != nil:
 				// What runs is better than nothing; its copy is not the file.
-				e.warn("the new file is refused, the old binary goes on: " + f.refused.reason)
+				e.note(noteFile, "the new file is refused, the old binary goes on: "+f.refused.reason)
 			case f.binary.sum != g.sum:
 				e.log.Info("the binary has changed: the element is restarted", "sha256", f.binary.sum, "was", g.sum)
 				return nil
+			default:
+				e.note(noteFile, "")
 			}
 		case <-ticker.C:
 			if !checking {
@@ -225,7 +254,7 @@ func (e *element) watch(ctx context.Context, g *generation) error {
 			} else if silent++; silent >= unresponsiveAfter {
 				return &cause{lostSilent, fmt.Sprintf("the plugin did not answer %d health checks in a row: %v", silent, a.err)}
 			}
-			e.healthy(a)
+			e.healthy(g.process, a)
 		}
 	}
 }
@@ -236,15 +265,6 @@ const (
 	lostLink   = "link_lost"
 	lostSilent = "unresponsive"
 )
-
-// warn adds to what the operator should know of an element that serves.
-func (e *element) warn(what string) {
-	e.log.Warn(what)
-	e.mu.Lock()
-	e.status.Warnings = append(e.status.Warnings, what)
-	e.mu.Unlock()
-	e.h.rebuild()
-}
 
 type health struct {
 	r   *conduitv1.HealthResponse
@@ -260,11 +280,11 @@ func (e *element) check(ctx context.Context, p *pluginlink.Process) health {
 
 // healthy takes the answer to a health check. An element that is not well still
 // gets calls: it answers them, or says why not.
-func (e *element) healthy(a health) {
+func (e *element) healthy(p *pluginlink.Process, a health) {
 	state, kind, reason := Ready, "", ""
 	switch {
 	case a.err != nil:
-		state, kind, reason = Degraded, lostSilent, a.err.Error()
+		state, kind, reason = Degraded, lostSilent, pluginlink.Text(a.err.Error(), maxReason)
 	case a.r.GetState() == conduitv1.HealthResponse_STATE_DEGRADED:
 		state, kind, reason = Degraded, "degraded", a.r.GetText()
 	case a.r.GetState() == conduitv1.HealthResponse_STATE_UNHEALTHY:
@@ -274,7 +294,7 @@ func (e *element) healthy(a health) {
 	same := e.status.State == state && e.status.Reason == reason
 	e.mu.Unlock()
 	if !same {
-		e.log.Info("element health changed", "state", string(state), "kind", kind, "reason", reason)
+		p.Log(hclog.Info, "element health changed", "deployment", e.deployment, "state", string(state), "kind", kind, "reason", reason)
 		e.set(state, kind, reason)
 	}
 }
