@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,19 +46,58 @@ func runFixture(name string) {
 	case strings.HasPrefix(name, "hangs"):
 		select {}
 	}
-	if err := pluginlink.Serve(&fixture{name: name}); err != nil {
+	mode := fixtureMode()
+	if mode == "dies" {
+		os.Exit(4)
+	}
+	if err := pluginlink.Serve(&fixture{name: name, mode: mode}); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// fixtureMode is what the end of the binary says that it is to do: two files of one name
+// may differ in it.
+func fixtureMode() string {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	end := make([]byte, 64)
+	_, _ = f.ReadAt(end, info.Size()-int64(len(end)))
+	_, mode, _ := strings.Cut(string(end), "MODE=")
+	mode, _, _ = strings.Cut(mode, ";")
+	return mode
+}
+
+// awaitFile waits until a file is in the process's working directory, or ctx ends.
+func awaitFile(ctx context.Context, name string) error {
+	for {
+		if _, err := os.Stat(name); err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
 // fixture is the element: its methods say what they do.
 type fixture struct {
 	name string
+	mode string
 	mu   sync.Mutex
 	conn *link.Conn
 
 	units unitsFixture
+	lock  *os.File // of an exclusive element, as long as it lives
 }
 
 func (f *fixture) Describe() *conduitv1.Description {
@@ -78,7 +119,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 		element = "conduit"
 	}
 	return &conduitv1.Description{
-		Element: element, Version: version,
+		Element: element, Version: version, Exclusive: element == "single" || f.mode == "exclusive",
 		Services: []*conduitv1.ServiceDescription{{
 			Name: "test.Fixture",
 			Methods: []*conduitv1.MethodDescription{
@@ -87,7 +128,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Call", conduitv1.Level_LEVEL_ANONYMOUS), method("Own", conduitv1.Level_LEVEL_SUPERUSER),
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
-				method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
@@ -96,7 +137,28 @@ func (f *fixture) Describe() *conduitv1.Description {
 	}
 }
 
-func (f *fixture) Configure(context.Context, *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+func (f *fixture) Configure(ctx context.Context, _ *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	switch f.mode {
+	case "fails":
+		return nil, errors.New("the new key is missing")
+	case "slow": // comes up when it is told to
+		if err := os.WriteFile("starting", strconv.AppendInt(nil, int64(os.Getpid()), 10), 0o600); err != nil {
+			return nil, err
+		}
+		if err := awaitFile(ctx, "go"); err != nil {
+			return nil, err
+		}
+	}
+	if f.Describe().GetExclusive() {
+		lock, err := os.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
+		if err == nil {
+			err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("another one has the lock: %w", err)
+		}
+		f.lock = lock
+	}
 	if f.name == "badconfig" {
 		return nil, errors.New("the key is missing")
 	}
@@ -158,6 +220,15 @@ func (f *fixture) Handle(in *link.Incoming) {
 			if err != nil {
 				return err
 			}
+		case "ClaimUntil": // "<file>": its claim of one unit is held until the file is there
+			x, _, err := claim(ctx, s, 1, "parent")
+			if err != nil {
+				return err
+			}
+			go func() {
+				_ = awaitFile(context.Background(), string(m.Data))
+				x.Cancel(context.Canceled)
+			}()
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":
@@ -346,6 +417,7 @@ func (r *rig) until(what string, ok func(map[string]ElementStatus) bool) map[str
 		}
 		select {
 		case <-wake:
+		case <-time.After(100 * time.Millisecond): // calls and claims come and go without a word
 		case <-r.ctx.Done():
 			r.t.Fatalf("never came: %s; it is %+v", what, m)
 		}

@@ -15,19 +15,22 @@ import (
 )
 
 // start brings a process up: exec, describe, configure, healthy, link. On error
-// nothing of it is left.
-func (e *element) start(ctx context.Context, b *binary) (_ *generation, err error) {
+// nothing of it is left. beside says that a generation serves meanwhile, and the status
+// is that one's.
+func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generation, err error) {
 	work := filepath.Join(e.h.priv.dir, "work", e.deployment)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
-	p, err := e.launch(ctx, b, work)
+	p, err := e.launch(ctx, b, work, beside)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			e.noteExit(p)
+			if !beside {
+				e.noteExit(p)
+			}
 			if left := p.Kill(e.h.o.KillGrace); left != nil {
 				e.log.Error("a plugin that did not start left something behind", "error", left)
 			}
@@ -42,7 +45,11 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	if err := checkDescription(d); err != nil {
 		return nil, err
 	}
-	e.describe(d)
+	if !beside {
+		e.describe(d)
+	} else if d.GetExclusive() {
+		return nil, errExclusive // nothing of the element's has been started yet
+	}
 	warnings, err := e.configure(ctx, p, d)
 	if err != nil {
 		return nil, err
@@ -50,11 +57,8 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	if err := e.awaitHealthy(ctx, p); err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	number := e.status.Generation + 1
-	e.mu.Unlock()
-	g := newGeneration(e, number, d, e.h.o.Observer)
-	g.process, g.sum = p, b.sum
+	g := newGeneration(e, d, e.h.o.Observer)
+	g.process, g.binary, g.sum, g.warnings = p, b, b.sum, warnings
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
 		Peer:    link.Peer{Name: e.deployment + "/" + d.GetElement(), User: "element:" + e.deployment, Level: conduit.User},
@@ -65,26 +69,27 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 		DeadAfter:  10 * time.Second,
 		Op:         "plugin",
 		LostReason: conduit.ReasonPluginLost,
+		OnGoAway:   func(string, time.Duration) { close(g.away) }, // once a link
 	})
 	if err != nil {
 		return nil, err
 	}
-	e.swap(g, Ready, func(s *ElementStatus) {
-		s.Generation, s.Sum, s.Path, s.Warnings = number, b.sum, b.source, warnings
-	})
+	g.served = time.Now()
 	return g, nil
 }
 
 // launch starts the process, a few at a time: many at once would only make each
 // other late. The time counts from exec.
-func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginlink.Process, error) {
+func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, error) {
 	select {
 	case e.h.starts <- struct{}{}:
 		defer func() { <-e.h.starts }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	e.set(Starting, "", "")
+	if !beside {
+		e.set(Starting, "", "")
+	}
 	f, err := e.openBinary(b)
 	if err != nil {
 		return nil, err
@@ -101,7 +106,9 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 	if err != nil {
 		return nil, err
 	}
-	e.takeProcess(p)
+	if !beside {
+		e.takeProcess(p)
+	}
 	return p, nil
 }
 
