@@ -372,6 +372,10 @@ func (h *Host) Drain(ctx context.Context) error {
 	for _, e := range list {
 		for _, g := range e.generations() {
 			g.drain()
+		}
+	}
+	for _, e := range list {
+		for _, g := range e.generations() {
 			select {
 			case <-g.idle:
 			case <-ctx.Done():

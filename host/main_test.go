@@ -279,7 +279,7 @@ func (f *fixture) Handle(in *link.Incoming) {
 
 // rig is a host under test and a client's link to it.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	ctx     context.Context //nolint:containedctx // the test's own
 	h       *Host
 	dir     string // deployments
@@ -293,14 +293,14 @@ type rig struct {
 
 var testInstance = address.UniqueInstanceID("under test")
 
-func newRig(t *testing.T, deployments ...string) *rig {
+func newRig(t testing.TB, deployments ...string) *rig {
 	t.Helper()
 	return newRigWith(t, nil, deployments...)
 }
 
 // newRigWith runs a host with copies of the test binary under the given names,
 // and stops it at the end, when nothing may be left.
-func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig {
+func newRigWith(t testing.TB, change func(*Options), deployments ...string) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
@@ -461,7 +461,7 @@ func (r *rig) call(addr, method, data string) (string, error) {
 	return string(m.Data), err
 }
 
-func wantReason(t *testing.T, err error, reason string, outcome conduit.Outcome) *conduit.Error {
+func wantReason(t testing.TB, err error, reason string, outcome conduit.Outcome) *conduit.Error {
 	t.Helper()
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok || e.Reason != reason || e.Outcome != outcome {

@@ -41,7 +41,7 @@ func asNobody(t *testing.T, script string) bool {
 	return true
 }
 
-func mustDo(t *testing.T, errs ...error) {
+func mustDo(t testing.TB, errs ...error) {
 	t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)

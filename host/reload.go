@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -239,7 +241,11 @@ func (e *element) retire(g *generation) {
 	e.retiring.Go(func() {
 		by := time.Now().Add(e.h.o.DrainTimeout)
 		if why := e.outlast(g); why != nil {
-			e.log.Error("an old generation is lost", "generation", g.number, "reason", why.Error())
+			level := hclog.Error
+			if x := g.process.Exit(); !x.At.IsZero() && x.Code == 0 && x.Signal == "" {
+				level = hclog.Info // it has left by itself, and in order
+			}
+			e.log.Log(level, "an old generation has gone", "generation", g.number, "reason", why.Error())
 			e.part(g, why)
 		} else {
 			e.end(g, conduit.ReasonReloaded, max(time.Until(by), e.h.o.StopTimeout))
@@ -258,7 +264,8 @@ func (e *element) retire(g *generation) {
 }
 
 // outlast waits until an old generation has neither a call nor a claim. Its calls are
-// ended when the drain's time is over, its claims only when the element is to go. The
+// ended when the drain's time is over, its claims only when the element is to go or
+// Options.ReleaseClaims says so. The
 // error says that the process is lost, or has to be ended.
 func (e *element) outlast(g *generation) error {
 	limit := time.NewTimer(e.h.o.DrainTimeout)
@@ -266,7 +273,7 @@ func (e *element) outlast(g *generation) error {
 	p := e.newPulse(g)
 	defer p.stop()
 	late := false
-	for !late || g.claims() > 0 {
+	for !late || g.claims() > 0 && !e.h.o.ReleaseClaims {
 		select {
 		case <-g.idle:
 			return nil

@@ -196,12 +196,13 @@ func TestReloadKilled(t *testing.T) {
 		t.Errorf("of %d calls failed: %v", calls, failed)
 	}
 	mustDo(t, syscall.Kill(was.Pid, syscall.SIGKILL))
-	r.until("the loss", func(m map[string]ElementStatus) bool { return m["echo"].Restarts == 1 })
+	r.untilState("echo", Backoff)
 	_, err := r.call(echo, "Echo", "")
 	wantReason(t, err, conduit.ReasonPluginStarting, conduit.Refused)
 	r.touch("echo", "go")
 	s := r.until("the new one", func(m map[string]ElementStatus) bool { return m["echo"].Generation == 2 })["echo"]
-	if s.Pid != pid || s.State != Ready || s.Restarts != 1 {
+	r.until("the count", func(m map[string]ElementStatus) bool { return m["echo"].Restarts == 1 })
+	if s.Pid != pid || s.State != Ready {
 		t.Errorf("%+v, want pid %d", s, pid)
 	}
 }
@@ -276,6 +277,21 @@ func TestReloadEndsCalls(t *testing.T) {
 	}
 	r.touch("echo", "release")
 	r.until("the end of the claim", func(m map[string]ElementStatus) bool { return len(m["echo"].Old) == 0 && m["echo"].Claims == 0 })
+}
+
+// TestReloadReleasesClaims: if it is told to, a reload takes claims as it takes calls.
+func TestReloadReleasesClaims(t *testing.T) {
+	b := budget.New(10)
+	r := newRigWith(t, func(o *Options) {
+		o.Budget, o.DrainTimeout, o.ReleaseClaims = b, 200*time.Millisecond, true
+	}, "echo")
+	r.ready()
+	if _, err := r.call(echo, "ClaimUntil", "never"); err != nil {
+		t.Fatal(err)
+	}
+	r.deploy("echo", "new")
+	r.until("the end of the old one", func(m map[string]ElementStatus) bool { return m["echo"].Generation == 2 && len(m["echo"].Old) == 0 })
+	untilBudget(t, b, "what its claim gives back", idleBudget)
 }
 
 // TestReloadEndsStuckCalls: a handler that takes no notice of its end holds up nothing.

@@ -316,17 +316,18 @@ func (e *element) watch(ctx context.Context, g *generation) (*generation, error)
 			return g, why
 		case why != nil:
 			// Its successor is on its way, and sooner there than any other process.
+			e.log.Error("element failed while its successor starts", "reason", why.Error())
 			e.lose(g, why)
+			<-e.next.done
+			n, _ := e.came(ctx)
+			if n == nil {
+				return nil, why // of the successor a note tells
+			}
 			e.mu.Lock()
 			e.status.Restarts++
+			_, e.status.LastError, _, _ = explain(why)
 			e.mu.Unlock()
 			e.h.rebuild()
-			e.log.Error("element failed while its successor starts", "reason", why.Error())
-			<-e.next.done
-			n, err := e.came(ctx)
-			if n == nil {
-				return nil, err
-			}
 			p.stop()
 			g, p = n, e.newPulse(n)
 			look = true

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
