@@ -293,18 +293,18 @@ type rig struct {
 
 var testInstance = address.UniqueInstanceID("under test")
 
-func newRig(t testing.TB, deployments ...string) *rig {
-	t.Helper()
-	return newRigWith(t, nil, deployments...)
+func newRig(tb testing.TB, deployments ...string) *rig {
+	tb.Helper()
+	return newRigWith(tb, nil, deployments...)
 }
 
 // newRigWith runs a host with copies of the test binary under the given names,
 // and stops it at the end, when nothing may be left.
-func newRigWith(t testing.TB, change func(*Options), deployments ...string) *rig {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	t.Cleanup(cancel)
-	r := &rig{t: t, ctx: ctx, dir: t.TempDir(), private: t.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
+func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *rig {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 60*time.Second)
+	tb.Cleanup(cancel)
+	r := &rig{t: tb, ctx: ctx, dir: tb.TempDir(), private: tb.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
 	for _, d := range deployments {
 		r.deploy(d, "")
 	}
@@ -325,29 +325,29 @@ func newRigWith(t testing.TB, change func(*Options), deployments ...string) *rig
 	}
 	h, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	r.h = h
 	go func() { r.done <- h.Run(context.Background()) }()
 	r.client = r.dial("ada", conduit.User)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		stop, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := h.Stop(stop); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		if err := <-r.done; err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		for _, d := range h.Snapshot() {
 			for _, e := range d.Elements {
 				if e.Pid != 0 || e.Calls != 0 || e.Claims != 0 {
-					t.Errorf("after the stop %s has pid %d, %d calls and %d claims", d.Name, e.Pid, e.Calls, e.Claims)
+					tb.Errorf("after the stop %s has pid %d, %d calls and %d claims", d.Name, e.Pid, e.Calls, e.Claims)
 				}
 			}
 		}
 		if left, _ := filepath.Glob(filepath.Join(h.priv.sockets, "*")); len(left) > 0 {
-			t.Errorf("sockets are left: %v", left)
+			tb.Errorf("sockets are left: %v", left)
 		}
 	})
 	return r
@@ -461,11 +461,11 @@ func (r *rig) call(addr, method, data string) (string, error) {
 	return string(m.Data), err
 }
 
-func wantReason(t testing.TB, err error, reason string, outcome conduit.Outcome) *conduit.Error {
-	t.Helper()
+func wantReason(tb testing.TB, err error, reason string, outcome conduit.Outcome) *conduit.Error {
+	tb.Helper()
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok || e.Reason != reason || e.Outcome != outcome {
-		t.Fatalf("got %v, want reason %s, outcome %s", err, reason, outcome)
+		tb.Fatalf("got %v, want reason %s, outcome %s", err, reason, outcome)
 	}
 	return e
 }
