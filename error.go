@@ -38,6 +38,7 @@ const (
 	ReasonPluginFailed       = "plugin_failed"        // the element is down, and does not come up by itself
 	ReasonPluginStarting     = "plugin_starting"      // the element is not ready yet
 	ReasonProtocol           = "protocol"             // the other end broke the protocol
+	ReasonReloaded           = "reloaded"             // the process was replaced, and the call took too long to end
 	ReasonServiceNotFound    = "service_not_found"    // the element exports no such service
 	ReasonSessionExpired     = "session_expired"      // the session has ended by its time, or was revoked
 	ReasonSessionNotFound    = "session_not_found"    // the auth store has no such session

@@ -1,8 +1,10 @@
 package host
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -87,7 +89,25 @@ func (h *Host) isHere(instance []byte) bool {
 // it, and splices. chain and last are the elements that the call came through. An
 // error leaves the call as it was.
 func (h *Host) dispatch(c Pending, inv *frame.Invoke, principal Principal, peer string, chain [][]byte, last string) *conduit.Error {
+	return h.dispatchUntil(c, inv, principal, peer, chain, last, time.Time{})
+}
+
+// dispatchUntil is dispatch for a call that may be held until then; the zero time is the
+// longest.
+func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, peer string, chain [][]byte, last string, until time.Time) *conduit.Error {
 	g, m, err := h.admit(inv, principal, len(chain), last)
+	for try := 0; err == nil && g == nil; try++ {
+		// Its element has no generation now, and will have one soon.
+		var taken bool
+		if taken, err = h.holdCall(c, inv, principal, peer, chain, last, until); taken {
+			return nil
+		}
+		if err == nil {
+			if g, m, err = h.admit(inv, principal, len(chain), last); try == tries {
+				err = heldInVain(inv)
+			}
+		}
+	}
 	if err != nil {
 		h.observeRefusal(inv, err)
 		return err
@@ -126,14 +146,35 @@ func (h *Host) dispatch(c Pending, inv *frame.Invoke, principal Principal, peer 
 	return nil
 }
 
+// holdCall has a call wait for the next generation of its element. ok is false if that
+// is there by now.
+func (h *Host) holdCall(c Pending, inv *frame.Invoke, principal Principal, peer string, chain [][]byte, last string, until time.Time) (ok bool, _ *conduit.Error) {
+	route, err := h.table.Load().find(inv)
+	if err != nil || route.hold == nil {
+		return false, err
+	}
+	if until.IsZero() {
+		until = time.Now().Add(maxHold)
+	}
+	k := &heldCall{principal: principal, peer: peer, last: last, attempt: inv.Attempt, until: until}
+	for _, link := range chain {
+		k.chain = append(k.chain, bytes.Clone(link)) // it points into the reader's buffer
+	}
+	return route.hold.add(c, inv, k)
+}
+
 func (h *Host) observeRefusal(inv *frame.Invoke, err *conduit.Error) {
 	if h.o.Observer != nil {
 		h.o.Observer.Refused(string(inv.Deployment), string(inv.Service), string(inv.Method), err.Code, err.Outcome)
 	}
 }
 
+// tries is how often an element is looked for whose generation goes meanwhile.
+const tries = 3
+
 // admit decides about a call: it returns a generation that the call has entered and
-// the method that it is for, or why it may not.
+// the method that it is for, or why it may not; or neither, if the call is to be held
+// until its element has a generation.
 func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last string) (*generation, *method, *conduit.Error) {
 	if h.draining.Load() {
 		return nil, nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "this instance is draining; call another")
@@ -149,17 +190,23 @@ func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last str
 	}
 	// A generation that begins to drain between the look and the entering is
 	// looked for again: the table has its successor, or says that there is none.
-	for range 3 {
+	for range tries {
 		route, err := h.table.Load().find(inv)
 		if err != nil {
 			return nil, nil, err
 		}
 		g := route.gen
+		if g == nil {
+			return nil, nil, nil
+		}
 		m, err := g.permits(inv, principal)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !g.enter() {
+			if route.hold != nil {
+				return nil, nil, nil
+			}
 			continue
 		}
 		if n := g.el.inflight.Add(1); n > int64(h.o.Concurrency) {

@@ -30,7 +30,7 @@ func offlineElement(deployment, name string, s State) *element {
 	e := &element{deployment: deployment, deploymentID: address.UniqueDeploymentID(deployment)}
 	e.status.Name, e.status.State = name, s
 	if s.Serving() {
-		e.gen = newGeneration(e, 1, &conduitv1.Description{Element: name, Services: []*conduitv1.ServiceDescription{{
+		e.gen = newGeneration(e, &conduitv1.Description{Element: name, Services: []*conduitv1.ServiceDescription{{
 			Name: "a.B", Methods: []*conduitv1.MethodDescription{{Name: "M", Remote: true, MinLevel: conduitv1.Level_LEVEL_USER}},
 		}}}, nil)
 	}

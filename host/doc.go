@@ -9,6 +9,9 @@
 //	scan.go      which files are there; what is wrong with them (examine.go, unsafe.go)
 //	store.go     copies of binaries by hash: what runs cannot be changed under it
 //	element.go   one element and its goroutine; start.go, supervise.go: what that does
+//	describe.go  what an element may say of itself
+//	reload.go    another process beside the one that serves, and the end of old ones
+//	hold.go      calls that wait for a process that cannot run beside another
 //	generation.go  one running process and the calls in flight on it
 //	table.go     who can be called, as one immutable value; dispatch.go reads it
 //	fromplugin.go  the calls that elements make, and on whose behalf

@@ -27,6 +27,14 @@ type element struct {
 	claims   atomic.Int64  // held by all its generations
 	done     chan struct{} // closed when run has returned and the host has let go
 	changed  chan struct{} // holds one token when want was changed
+	freed    chan struct{} // holds one token when an old generation has ended
+	leaving  chan struct{} // closed when the element goes: old generations finish in the drain's time
+	retiring sync.WaitGroup
+
+	// Of the element's goroutine.
+	next *coming    // starts beside what serves
+	repl *replacing // what is wanted and does not serve
+	left bool       // leaving is closed
 
 	mu        sync.Mutex
 	want      finding
@@ -34,22 +42,50 @@ type element struct {
 	interrupt context.CancelFunc // ends a start under way
 	status    ElementStatus
 	gen       *generation
+	old       []*generation       // that finish, oldest first
+	good      *binary             // what has served last; only the element's goroutine sets it
+	hold      *holding            // calls that wait for the next generation; nil if none are to
 	proc      *pluginlink.Process // the last one
 	settled   bool                // it was ready, or failed, once
+	notes     [notes]string       // what the host has to say of it while it serves; empty = nothing
 }
 
 func newElement(h *Host, f finding) *element {
 	e := &element{
 		h: h, deployment: f.name, deploymentID: address.UniqueDeploymentID(f.name),
 		log:  h.log.With("deployment", f.name),
-		done: make(chan struct{}), changed: make(chan struct{}, 1),
+		done: make(chan struct{}), changed: make(chan struct{}, 1), freed: make(chan struct{}, 1), leaving: make(chan struct{}),
 		want: f,
 	}
 	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
 	return e
 }
 
-// update tells what the scan has found now. A start of the old file is given up.
+// The notes of an element: of each kind the last one, until it no longer holds.
+const (
+	noteFile   = iota // the new file is refused
+	noteReload        // the new file failed
+	noteWaits         // the new file waits
+	notes
+)
+
+// note says something of an element that serves, or takes it back with "".
+func (e *element) note(kind int, what string) {
+	what = pluginlink.Text(what, maxReason)
+	e.mu.Lock()
+	was := e.notes[kind]
+	e.notes[kind] = what
+	e.mu.Unlock()
+	if was == what {
+		return
+	}
+	if what != "" {
+		e.log.Warn(what)
+	}
+	e.h.rebuild()
+}
+
+// update tells what the scan has found now. A start of another file is given up.
 func (e *element) update(f finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +93,7 @@ func (e *element) update(f finding) {
 		return
 	}
 	e.want = f
-	e.settled = false
+	e.settled = e.gen != nil
 	e.poke()
 }
 
@@ -115,7 +151,7 @@ func (e *element) setLocked(s State, kind, reason string) {
 	if e.status.State != s {
 		e.status.Since = time.Now()
 	}
-	e.status.State, e.status.Kind, e.status.Reason = s, kind, reason
+	e.status.State, e.status.Kind, e.status.Reason = s, kind, pluginlink.Text(reason, maxReason)
 }
 
 // settle notes that the element's first start is over, for better or worse.
@@ -136,7 +172,7 @@ func (e *element) isSettled() bool {
 func (e *element) route() elementRoute {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r := elementRoute{el: e, name: e.status.Name, state: e.status.State, desc: e.status.Description}
+	r := elementRoute{el: e, name: e.status.Name, state: e.status.State, desc: e.status.Description, hold: e.hold}
 	if e.status.State.Serving() {
 		r.gen = e.gen
 	}
@@ -149,7 +185,16 @@ func (e *element) snapshot() ElementStatus {
 	defer e.mu.Unlock()
 	s := e.status
 	s.Calls, s.Claims = e.inflight.Load(), e.claims.Load()
-	s.Warnings = slices.Clone(s.Warnings)
+	for _, g := range e.old {
+		s.Old = append(s.Old, OldGeneration{Generation: g.number, Pid: g.process.Pid(), Calls: g.calls(), Claims: g.claims(), Sum: g.sum})
+	}
+	s.Warnings = nil
+	for _, what := range e.notes {
+		if what != "" {
+			s.Warnings = append(s.Warnings, what)
+		}
+	}
+	s.Warnings = append(s.Warnings, e.status.Warnings...)
 	if e.proc != nil {
 		s.Stderr = e.proc.Stderr()
 	}
@@ -173,14 +218,46 @@ func (e *element) describe(d *conduitv1.Description) {
 	e.h.rebuild()
 }
 
+// generations returns all that have calls or claims, the one that serves last.
+func (e *element) generations() []*generation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := slices.Clone(e.old)
+	if e.gen != nil {
+		list = append(list, e.gen)
+	}
+	return list
+}
+
+// sums returns the binaries that may be started, or are running.
+func (e *element) sums() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var list []string
+	if e.want.binary != nil {
+		list = append(list, e.want.binary.sum)
+	}
+	if e.good != nil {
+		list = append(list, e.good.sum)
+	}
+	for _, g := range e.old {
+		list = append(list, g.sum)
+	}
+	return list
+}
+
+// held reports whether calls wait for the next generation.
+func (e *element) held() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hold != nil
+}
+
 // swap makes g the generation that calls go to, nil for none.
-func (e *element) swap(g *generation, s State, note func(*ElementStatus)) {
+func (e *element) swap(g *generation, s State) {
 	e.mu.Lock()
 	e.gen = g
 	e.setLocked(s, "", "")
-	if note != nil {
-		note(&e.status)
-	}
 	e.mu.Unlock()
 	e.h.rebuild()
 }

@@ -28,8 +28,10 @@ const (
 // be called concurrently.
 type generation struct {
 	el      *element
-	number  uint64
+	number  uint64    // 0 until it serves
+	served  time.Time // since when it could
 	process *pluginlink.Process
+	binary  *binary
 	sum     string // of the binary
 	conn    *link.Conn
 	desc    *conduitv1.Description
@@ -41,6 +43,11 @@ type generation struct {
 	state atomic.Int64
 	idle  chan struct{} // closed when it drains and the last call and claim have ended
 	once  sync.Once
+
+	unclaimed chan struct{} // holds one token when the last claim was given back
+	refuses   atomic.Bool   // no call may claim: the generation is to stop before another can start
+	away      chan struct{} // closed when the process has said by itself that it takes no more calls
+	warnings  []string      // of Configure
 
 	callers callers
 
@@ -58,8 +65,11 @@ type method struct {
 	observer   MethodObserver // nil if there is none
 }
 
-func newGeneration(el *element, number uint64, d *conduitv1.Description, observer Observer) *generation {
-	g := &generation{el: el, number: number, desc: d, methods: map[string]map[string]*method{}, byKey: map[address.ServiceKey]map[string]*method{}, idle: make(chan struct{})}
+func newGeneration(el *element, d *conduitv1.Description, observer Observer) *generation {
+	g := &generation{
+		el: el, desc: d, methods: map[string]map[string]*method{}, byKey: map[address.ServiceKey]map[string]*method{},
+		idle: make(chan struct{}), unclaimed: make(chan struct{}, 1), away: make(chan struct{}),
+	}
 	for _, s := range d.GetServices() {
 		m := map[string]*method{}
 		for _, md := range s.GetMethods() {
@@ -94,7 +104,7 @@ func (g *generation) leave() { g.out(oneCall) }
 // enterClaim counts a claim in. On a generation that drains it fails, unless the
 // claim is made in one of the calls that the drain waits for.
 func (g *generation) enterClaim(inCall bool) bool {
-	if g.state.Add(oneClaim)&drainingBit != 0 && !inCall {
+	if g.state.Add(oneClaim)&drainingBit != 0 && (!inCall || g.refuses.Load()) {
 		g.out(oneClaim)
 		return false
 	}
@@ -109,15 +119,39 @@ func (g *generation) leaveClaim() {
 }
 
 func (g *generation) out(one int64) {
-	if g.state.Add(-one) == drainingBit {
+	left := g.state.Add(-one)
+	if left == drainingBit {
 		g.once.Do(func() { close(g.idle) })
+	}
+	if one == oneClaim && left < oneClaim {
+		select {
+		case g.unclaimed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// drainUnclaimed drains, unless a claim is held, and has no call under way claim any
+// more. It reports whether it did.
+func (g *generation) drainUnclaimed() bool {
+	g.refuses.Store(true) // before the bit by which it comes to matter
+	for {
+		s := g.state.Load()
+		if s >= oneClaim {
+			g.refuses.Store(false)
+			return false
+		}
+		if g.state.CompareAndSwap(s, s|drainingBit) {
+			g.drain() // closes idle if nothing is under way
+			return true
+		}
 	}
 }
 
 // drain lets no more calls in; idle is closed when those inside have left, and no
 // claim is held.
 func (g *generation) drain() {
-	if g.state.Or(drainingBit) == 0 {
+	if g.state.Or(drainingBit)&^drainingBit == 0 {
 		g.once.Do(func() { close(g.idle) })
 	}
 }

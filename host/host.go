@@ -29,6 +29,7 @@ type Host struct {
 
 	table    atomic.Pointer[table]
 	draining atomic.Bool
+	unused   atomic.Bool   // copies of binaries may have come to be unused
 	starts   chan struct{} // a token for each start under way
 	looks    chan lookNow
 
@@ -154,6 +155,7 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 		case err == nil:
 			failing = ""
 			h.apply(elementsCtx, found)
+			h.sweepCopies()
 			// A file that keeps changing does not keep the host from being ready.
 			if waiting == 0 || n > 2 {
 				h.firstScanDone(s)
@@ -229,6 +231,26 @@ func (h *Host) firstScanDone(s *scanner) {
 		h.log.Warn("old copies of binaries could not be removed", "error", err)
 	}
 	h.checkReady()
+}
+
+// sweepCopies removes the copies of binaries that nobody may start any more. It runs
+// between two scans, so that what a scan has copied is wanted by now.
+func (h *Host) sweepCopies() {
+	if !h.unused.Swap(false) {
+		return
+	}
+	keep := map[string]bool{}
+	h.mu.Lock()
+	list := h.list()
+	h.mu.Unlock()
+	for _, e := range list {
+		for _, sum := range e.sums() {
+			keep[sum] = true
+		}
+	}
+	if err := h.store.sweep(keep); err != nil {
+		h.log.Warn("old copies of binaries could not be removed", "error", err)
+	}
 }
 
 // apply makes what runs follow what was found.
@@ -348,17 +370,17 @@ func (h *Host) Drain(ctx context.Context) error {
 	list := h.list()
 	h.mu.Unlock()
 	for _, e := range list {
-		e.mu.Lock()
-		g := e.gen
-		e.mu.Unlock()
-		if g == nil {
-			continue
+		for _, g := range e.generations() {
+			g.drain()
 		}
-		g.drain()
-		select {
-		case <-g.idle:
-		case <-ctx.Done():
-			return fmt.Errorf("%d calls to %s are still under way, and it holds %d claims: %w", g.calls(), e.deployment, g.claims(), ctx.Err())
+	}
+	for _, e := range list {
+		for _, g := range e.generations() {
+			select {
+			case <-g.idle:
+			case <-ctx.Done():
+				return fmt.Errorf("%d calls to %s are still under way, and it holds %d claims: %w", e.inflight.Load(), e.deployment, e.claims.Load(), ctx.Err())
+			}
 		}
 	}
 	return nil

@@ -263,7 +263,7 @@ func TestUnwell(t *testing.T) {
 	if s := m["badconfig"]; !strings.Contains(s.LastError, "the key is missing") {
 		t.Errorf("reason: %s", s.Reason)
 	}
-	if s := m["misnamed"]; s.State.Serving() || !strings.Contains(s.LastError, "../../etc") {
+	if s := m["misnamed"]; s.State != Refused || s.Kind != refusedDescription || !strings.Contains(s.LastError, "../../etc") {
 		t.Errorf("a name that leaves its directory: %+v", s)
 	}
 }
@@ -288,6 +288,7 @@ func TestChangeAndRemove(t *testing.T) {
 	if s.Generation != 2 || s.LastExit.Code != 0 {
 		t.Errorf("the snapshot says %+v", s)
 	}
+	r.until("the end of the old process", func(m map[string]ElementStatus) bool { return len(m["echo"].Old) == 0 })
 	if _, err := os.Stat(filepath.Join(r.private, "work", "echo", "stopped")); err != nil {
 		t.Errorf("the old process did not stop in order: %v", err)
 	}

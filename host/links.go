@@ -9,18 +9,15 @@ type PluginLink struct {
 	Conn *link.Conn
 }
 
-// Links returns the links to the processes that take calls, in the order of the
-// deployments' names.
+// Links returns the links to the processes that take calls, or finish those that they
+// have, in the order of the deployments' names. Generations of one element share its name.
 func (h *Host) Links() []PluginLink {
 	h.mu.Lock()
 	list := h.list()
 	h.mu.Unlock()
 	var links []PluginLink
 	for _, e := range list {
-		e.mu.Lock()
-		g := e.gen
-		e.mu.Unlock()
-		if g != nil && g.conn != nil {
+		for _, g := range e.generations() {
 			links = append(links, PluginLink{Name: e.deployment + "/" + g.desc.GetElement(), Conn: g.conn})
 		}
 	}

@@ -24,7 +24,7 @@ func describing(deployment, name string, s State) *element {
 	}
 	e.status.Description = d
 	if s.Serving() {
-		e.gen = newGeneration(e, 1, d, nil)
+		e.gen = newGeneration(e, d, nil)
 	}
 	return e
 }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,19 +46,58 @@ func runFixture(name string) {
 	case strings.HasPrefix(name, "hangs"):
 		select {}
 	}
-	if err := pluginlink.Serve(&fixture{name: name}); err != nil {
+	mode := fixtureMode()
+	if mode == "dies" {
+		os.Exit(4)
+	}
+	if err := pluginlink.Serve(&fixture{name: name, mode: mode}); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// fixtureMode is what the end of the binary says that it is to do: two files of one name
+// may differ in it.
+func fixtureMode() string {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	end := make([]byte, 64)
+	_, _ = f.ReadAt(end, info.Size()-int64(len(end)))
+	_, mode, _ := strings.Cut(string(end), "MODE=")
+	mode, _, _ = strings.Cut(mode, ";")
+	return mode
+}
+
+// awaitFile waits until a file is in the process's working directory, or ctx ends.
+func awaitFile(ctx context.Context, name string) error {
+	for {
+		if _, err := os.Stat(name); err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
 // fixture is the element: its methods say what they do.
 type fixture struct {
 	name string
+	mode string
 	mu   sync.Mutex
 	conn *link.Conn
 
 	units unitsFixture
+	lock  *os.File // of an exclusive element, as long as it lives
 }
 
 func (f *fixture) Describe() *conduitv1.Description {
@@ -70,8 +111,15 @@ func (f *fixture) Describe() *conduitv1.Description {
 	if f.name == "misnamed" {
 		element = "../../etc"
 	}
+	version := "1"
+	if element == "loud" {
+		version = strings.Repeat("v", 1<<20)
+	}
+	if f.name == "posing" {
+		element = "conduit"
+	}
 	return &conduitv1.Description{
-		Element: element, Version: "1",
+		Element: element, Version: version, Exclusive: element == "single" || f.mode == "exclusive",
 		Services: []*conduitv1.ServiceDescription{{
 			Name: "test.Fixture",
 			Methods: []*conduitv1.MethodDescription{
@@ -80,7 +128,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Call", conduitv1.Level_LEVEL_ANONYMOUS), method("Own", conduitv1.Level_LEVEL_SUPERUSER),
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
-				method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
@@ -89,18 +137,49 @@ func (f *fixture) Describe() *conduitv1.Description {
 	}
 }
 
-func (f *fixture) Configure(context.Context, *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+func (f *fixture) Configure(ctx context.Context, _ *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	switch f.mode {
+	case "fails":
+		return nil, errors.New("the new key is missing")
+	case "slow": // comes up when it is told to
+		if err := os.WriteFile("starting", strconv.AppendInt(nil, int64(os.Getpid()), 10), 0o600); err != nil {
+			return nil, err
+		}
+		if err := awaitFile(ctx, "go"); err != nil {
+			return nil, err
+		}
+	}
+	if f.Describe().GetExclusive() {
+		lock, err := os.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
+		if err == nil {
+			err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("another one has the lock: %w", err)
+		}
+		f.lock = lock
+	}
 	if f.name == "badconfig" {
 		return nil, errors.New("the key is missing")
 	}
 	r := &conduitv1.ConfigureResponse{}
-	if f.name == "warns" {
+	switch f.name {
+	case "warns":
 		r.Warnings = []string{"the disk is slow"}
+	case "loud":
+		for range 100 {
+			r.Warnings = append(r.Warnings, strings.Repeat("w", 20000))
+		}
+	case "loud-error":
+		return nil, errors.New(strings.Repeat("e", 3<<20))
 	}
 	return r, nil
 }
 
 func (f *fixture) Health(context.Context) *conduitv1.HealthResponse {
+	if f.name == "loud" {
+		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: strings.Repeat("\x1b", 3<<20)}
+	}
 	if f.name == "ill" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "half of it is gone"}
 	}
@@ -141,6 +220,15 @@ func (f *fixture) Handle(in *link.Incoming) {
 			if err != nil {
 				return err
 			}
+		case "ClaimUntil": // "<file>": its claim of one unit is held until the file is there
+			x, _, err := claim(ctx, s, 1, "parent")
+			if err != nil {
+				return err
+			}
+			go func() {
+				_ = awaitFile(context.Background(), string(m.Data))
+				x.Cancel(context.Canceled)
+			}()
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":
@@ -191,7 +279,7 @@ func (f *fixture) Handle(in *link.Incoming) {
 
 // rig is a host under test and a client's link to it.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	ctx     context.Context //nolint:containedctx // the test's own
 	h       *Host
 	dir     string // deployments
@@ -205,18 +293,18 @@ type rig struct {
 
 var testInstance = address.UniqueInstanceID("under test")
 
-func newRig(t *testing.T, deployments ...string) *rig {
-	t.Helper()
-	return newRigWith(t, nil, deployments...)
+func newRig(tb testing.TB, deployments ...string) *rig {
+	tb.Helper()
+	return newRigWith(tb, nil, deployments...)
 }
 
 // newRigWith runs a host with copies of the test binary under the given names,
 // and stops it at the end, when nothing may be left.
-func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	t.Cleanup(cancel)
-	r := &rig{t: t, ctx: ctx, dir: t.TempDir(), private: t.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
+func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *rig {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 60*time.Second)
+	tb.Cleanup(cancel)
+	r := &rig{t: tb, ctx: ctx, dir: tb.TempDir(), private: tb.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
 	for _, d := range deployments {
 		r.deploy(d, "")
 	}
@@ -237,29 +325,29 @@ func newRigWith(t *testing.T, change func(*Options), deployments ...string) *rig
 	}
 	h, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	r.h = h
 	go func() { r.done <- h.Run(context.Background()) }()
 	r.client = r.dial("ada", conduit.User)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		stop, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := h.Stop(stop); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		if err := <-r.done; err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		for _, d := range h.Snapshot() {
 			for _, e := range d.Elements {
 				if e.Pid != 0 || e.Calls != 0 || e.Claims != 0 {
-					t.Errorf("after the stop %s has pid %d, %d calls and %d claims", d.Name, e.Pid, e.Calls, e.Claims)
+					tb.Errorf("after the stop %s has pid %d, %d calls and %d claims", d.Name, e.Pid, e.Calls, e.Claims)
 				}
 			}
 		}
 		if left, _ := filepath.Glob(filepath.Join(h.priv.sockets, "*")); len(left) > 0 {
-			t.Errorf("sockets are left: %v", left)
+			tb.Errorf("sockets are left: %v", left)
 		}
 	})
 	return r
@@ -329,6 +417,7 @@ func (r *rig) until(what string, ok func(map[string]ElementStatus) bool) map[str
 		}
 		select {
 		case <-wake:
+		case <-time.After(100 * time.Millisecond): // calls and claims come and go without a word
 		case <-r.ctx.Done():
 			r.t.Fatalf("never came: %s; it is %+v", what, m)
 		}
@@ -372,11 +461,11 @@ func (r *rig) call(addr, method, data string) (string, error) {
 	return string(m.Data), err
 }
 
-func wantReason(t *testing.T, err error, reason string, outcome conduit.Outcome) *conduit.Error {
-	t.Helper()
+func wantReason(tb testing.TB, err error, reason string, outcome conduit.Outcome) *conduit.Error {
+	tb.Helper()
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok || e.Reason != reason || e.Outcome != outcome {
-		t.Fatalf("got %v, want reason %s, outcome %s", err, reason, outcome)
+		tb.Fatalf("got %v, want reason %s, outcome %s", err, reason, outcome)
 	}
 	return e
 }

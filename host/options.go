@@ -98,13 +98,17 @@ type Options struct {
 	HealthTimeout  time.Duration // 2s
 	StopTimeout    time.Duration // 5s: for the element's own Stop, beyond the drain
 	KillGrace      time.Duration // 2s: from the request to leave to SIGKILL
-	DrainTimeout   time.Duration // 30s
+	DrainTimeout   time.Duration // 30s: for calls, and at the end of an element or the host for claims, too
 	RestartMin     time.Duration // 500ms: first pause after the immediate restart
 	RestartMax     time.Duration // 60s
 	StableAfter    time.Duration // 30s: a process that lived so long did not fail quickly
 	CrashLoopAfter int           // 5 quick failures in a row
 	MaxStarts      int           // 4 processes starting at once
 	Concurrency    int           // 1024 calls an element
+
+	// ReleaseClaims ends the claims of a process that was replaced after DrainTimeout, as
+	// its calls; otherwise they are waited for without a limit.
+	ReleaseClaims bool
 
 	MaxMessage  int64        // bytes of the largest message; link's default
 	Memory      *link.Memory // of all links; nil = one for the host's own

@@ -41,10 +41,10 @@ func asNobody(t *testing.T, script string) bool {
 	return true
 }
 
-func mustDo(t *testing.T, errs ...error) {
-	t.Helper()
+func mustDo(tb testing.TB, errs ...error) {
+	tb.Helper()
 	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

@@ -65,13 +65,41 @@ type scanner struct {
 	done  map[string]signature // what finding came from
 	found map[string]finding
 	said  map[string]string // what was logged of a name or of the directory
+	later map[string]later  // of files that could not be copied
+	now   time.Time         // of the present scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
 	return &scanner{
 		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, verify: o.Verify, store: st, log: o.Log.Named("scan"),
-		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{},
+		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{}, later: map[string]later{},
 	}
+}
+
+// later says when a file that could not be copied is tried again: a copy costs as much
+// as the file is large, and the disk is not going to be empty in a second.
+type later struct {
+	signature
+	at   time.Time
+	wait time.Duration
+}
+
+const maxLater = time.Minute
+
+// putOff has a file wait, twice as long as the last time if it is still the same.
+func (s *scanner) putOff(name string, sig signature) {
+	l := later{signature: sig, wait: s.rest}
+	if last, ok := s.later[name]; ok && last.signature == sig {
+		l.wait = min(2*last.wait, maxLater)
+	}
+	l.at = s.now.Add(l.wait)
+	s.later[name] = l
+}
+
+// isPutOff reports whether it is too early to try a file again.
+func (s *scanner) isPutOff(name string, sig signature) bool {
+	l, ok := s.later[name]
+	return ok && l.signature == sig && s.now.Before(l.at)
 }
 
 // restOf is how long a file must look the same before it is taken: as long as
@@ -81,7 +109,7 @@ func restOf(o *Options) time.Duration { return min(o.ScanInterval, time.Second) 
 // waits reports whether a file was there at the last scan and still changed.
 func (s *scanner) waits(name string) bool {
 	l, ok := s.seen[name]
-	return ok && s.done[name] != l.signature
+	return ok && s.done[name] != l.signature && !s.isPutOff(name, l.signature)
 }
 
 // leftovers are the endings of files that editors, package managers and
@@ -115,6 +143,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	if s.verify == VerifyChecksum || s.verify == VerifyRequired {
 		s.sums = readSums(dir, s.unsafe)
 	}
+	s.now = now
 	present := map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
@@ -152,7 +181,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 			before = look{sig, now}
 			s.seen[name] = before
 		}
-		if s.done[name] != sig {
+		if s.done[name] != sig && !s.isPutOff(name, sig) {
 			// A file at rest looks the same twice (a scan may be a little early), or has
 			// not been touched lately.
 			if now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
@@ -171,6 +200,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 			delete(s.done, name)
 			delete(s.found, name)
 			delete(s.said, name)
+			delete(s.later, name)
 		}
 	}
 	return found, waiting, nil
@@ -210,6 +240,9 @@ func (s *scanner) readDir() (string, []fs.DirEntry, error) {
 
 // rootCause takes the path off an error that is going to be wrapped with one.
 func rootCause(err error) error {
+	if le, ok := errors.AsType[*os.LinkError](err); ok {
+		return le.Err
+	}
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
@@ -230,8 +263,9 @@ func (s *scanner) settle(dir, path, name string, sig signature) {
 	} else {
 		r, ok := errors.AsType[*cause](err)
 		if !ok {
-			// The copy failed: a full disk, say. It is tried again at each scan;
+			// The copy failed: a full disk, say. It is tried again, ever more seldom;
 			// what runs goes on.
+			s.putOff(name, sig)
 			r = &cause{refusedCopy, err.Error()}
 			if old, ok := s.found[name]; ok && old.binary != nil {
 				s.once(name, "a changed file could not be taken over: "+err.Error(), s.log.Error, "file", path)
@@ -247,6 +281,7 @@ func (s *scanner) settle(dir, path, name string, sig signature) {
 	}
 	s.found[name] = f
 	s.done[name] = sig
+	delete(s.later, name)
 }
 
 // errMoved says that a file changed while it was copied.

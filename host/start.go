@@ -9,26 +9,28 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
-	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // start brings a process up: exec, describe, configure, healthy, link. On error
-// nothing of it is left.
-func (e *element) start(ctx context.Context, b *binary) (_ *generation, err error) {
+// nothing of it is left. beside says that a generation serves meanwhile, and the status
+// is that one's.
+func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generation, err error) {
 	work := filepath.Join(e.h.priv.dir, "work", e.deployment)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
-	p, err := e.launch(ctx, b, work)
+	p, err := e.launch(ctx, b, work, beside)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			e.noteExit(p)
+			if !beside {
+				e.noteExit(p)
+			}
 			if left := p.Kill(e.h.o.KillGrace); left != nil {
 				e.log.Error("a plugin that did not start left something behind", "error", left)
 			}
@@ -43,7 +45,11 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	if err := checkDescription(d); err != nil {
 		return nil, err
 	}
-	e.describe(d)
+	if !beside {
+		e.describe(d)
+	} else if d.GetExclusive() {
+		return nil, errExclusive // nothing of the element's has been started yet
+	}
 	warnings, err := e.configure(ctx, p, d)
 	if err != nil {
 		return nil, err
@@ -51,11 +57,8 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 	if err := e.awaitHealthy(ctx, p); err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	number := e.status.Generation + 1
-	e.mu.Unlock()
-	g := newGeneration(e, number, d, e.h.o.Observer)
-	g.process, g.sum = p, b.sum
+	g := newGeneration(e, d, e.h.o.Observer)
+	g.process, g.binary, g.sum, g.warnings = p, b, b.sum, warnings
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
 		Peer:    link.Peer{Name: e.deployment + "/" + d.GetElement(), User: "element:" + e.deployment, Level: conduit.User},
@@ -66,26 +69,27 @@ func (e *element) start(ctx context.Context, b *binary) (_ *generation, err erro
 		DeadAfter:  10 * time.Second,
 		Op:         "plugin",
 		LostReason: conduit.ReasonPluginLost,
+		OnGoAway:   func(string, time.Duration) { close(g.away) }, // once a link
 	})
 	if err != nil {
 		return nil, err
 	}
-	e.swap(g, Ready, func(s *ElementStatus) {
-		s.Generation, s.Sum, s.Path, s.Warnings = number, b.sum, b.source, warnings
-	})
+	g.served = time.Now()
 	return g, nil
 }
 
 // launch starts the process, a few at a time: many at once would only make each
 // other late. The time counts from exec.
-func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginlink.Process, error) {
+func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, error) {
 	select {
 	case e.h.starts <- struct{}{}:
 		defer func() { <-e.h.starts }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	e.set(Starting, "", "")
+	if !beside {
+		e.set(Starting, "", "")
+	}
 	f, err := e.openBinary(b)
 	if err != nil {
 		return nil, err
@@ -102,7 +106,9 @@ func (e *element) launch(ctx context.Context, b *binary, work string) (*pluginli
 	if err != nil {
 		return nil, err
 	}
-	e.takeProcess(p)
+	if !beside {
+		e.takeProcess(p)
+	}
 	return p, nil
 }
 
@@ -122,28 +128,6 @@ func (e *element) openBinary(b *binary) (*os.File, error) {
 		return nil, &cause{damagedCopy, fmt.Sprintf("%v; it could not be made anew from %s: %v", d, b.source, err)}
 	}
 	return e.h.store.open(b.sum)
-}
-
-// checkDescription refuses names that could not be addressed, or would leave the
-// element's own directories.
-func checkDescription(d *conduitv1.Description) error {
-	if _, err := address.FromParts("*", "*", d.GetElement(), 0, false, "a.B"); err != nil {
-		return fmt.Errorf("the element calls itself %q, which cannot stand in an address: %w", d.GetElement(), err)
-	}
-	if n := d.GetElement(); n == "." || n == ".." || n != filepath.Base(n) {
-		return fmt.Errorf("the element calls itself %q, which cannot be the name of a directory", n)
-	}
-	seen := map[string]bool{}
-	for _, s := range d.GetServices() {
-		if _, err := address.ParseServiceKey(s.GetName()); err != nil {
-			return fmt.Errorf("the element exports a service whose name cannot stand in an address: %w", err)
-		}
-		if seen[s.GetName()] {
-			return fmt.Errorf("the element exports service %s twice", s.GetName())
-		}
-		seen[s.GetName()] = true
-	}
-	return nil
 }
 
 func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description) ([]string, error) {

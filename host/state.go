@@ -43,8 +43,10 @@ type ElementStatus struct {
 	Pid        int
 	// Restarts counts the processes that ended without being asked to.
 	Restarts uint64
-	// Calls are under way; Claims are held, by count.
+	// Calls are under way; Claims are held, by count. Both are of all generations.
 	Calls, Claims int64
+	// Old are the generations that were replaced and still finish, oldest first.
+	Old []OldGeneration
 	// LastError is why it last failed; it stays while it starts again.
 	LastError string
 	// LastExit is how its last process ended; its At is zero if none did.
@@ -57,6 +59,15 @@ type ElementStatus struct {
 	// Description is what it offers; nil until it has described itself. Shared:
 	// it must not be changed.
 	Description *conduitv1.Description
+}
+
+// OldGeneration is a process that was replaced: it takes no new calls, and ends when it
+// has no call and no claim.
+type OldGeneration struct {
+	Generation    uint64
+	Pid           int
+	Calls, Claims int64
+	Sum           string
 }
 
 // DeploymentStatus is a deployment at one moment. Status is "clean" when all

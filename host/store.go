@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -41,6 +42,9 @@ type stamp struct {
 	changed  time.Time
 }
 
+// halfCopy begins the names of copies that are being made.
+const halfCopy = ".copy-"
+
 // tick is more than the kernel's clock of files may lag: a change that follows another
 // within it may have the same time.
 const tick = 100 * time.Millisecond
@@ -59,9 +63,9 @@ type binary struct {
 // install copies f's bytes. check sees the copy and the hash of its bytes before it
 // gets its name.
 func (s *store) install(f *os.File, check func(copied *os.File, sum string) error) (b binary, err error) {
-	tmp, err := os.OpenFile(filepath.Join(s.dir, ".copy-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	tmp, err := os.OpenFile(filepath.Join(s.dir, halfCopy+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	defer func() {
 		err = errors.Join(err, ignoreClosed(tmp.Close()))
@@ -69,7 +73,7 @@ func (s *store) install(f *os.File, check func(copied *os.File, sum string) erro
 	}()
 	hash := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(tmp, hash), f); err != nil {
-		return b, fmt.Errorf("copy to %s: %w", s.dir, err)
+		return b, s.notCopied(err)
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
 	if err := check(tmp, sum); err != nil {
@@ -82,12 +86,18 @@ func (s *store) install(f *os.File, check func(copied *os.File, sum string) erro
 	// Written, synced and closed before it gets its name: no half file is ever
 	// run, and no descriptor open for writing makes it busy.
 	if err := errors.Join(tmp.Chmod(0o555), tmp.Sync(), tmp.Close()); err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	if err := os.Rename(tmp.Name(), b.exec); err != nil {
-		return b, err
+		return b, s.notCopied(err)
 	}
 	return b, syncDir(s.dir)
+}
+
+// notCopied says that install failed, in the same words each time: the name of the half
+// copy is new at each try, and nobody's business.
+func (s *store) notCopied(err error) error {
+	return fmt.Errorf("it could not be copied to %s: %w", s.dir, rootCause(err))
 }
 
 // damaged says why a copy is not, or no longer, what its name says.
@@ -166,7 +176,7 @@ func (s *store) restore(b binary) error {
 	return err
 }
 
-// sweep removes all but the copies in keep.
+// sweep removes all but the copies in keep, and those that are being made.
 func (s *store) sweep(keep map[string]bool) error {
 	s.mu.Lock()
 	maps.DeleteFunc(s.read, func(sum string, _ stamp) bool { return !keep[sum] })
@@ -176,7 +186,7 @@ func (s *store) sweep(keep map[string]bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if !keep[e.Name()] {
+		if !keep[e.Name()] && !strings.HasPrefix(e.Name(), halfCopy) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, e.Name())))
 		}
 	}

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/elemental-conduit/conduit"
-	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
@@ -22,16 +23,19 @@ func (e *element) run(ctx context.Context) {
 		f, gone := e.wanted()
 		switch {
 		case gone || ctx.Err() != nil:
+			e.leave()
+			e.retiring.Wait()
 			e.set(Stopped, "", "")
 			e.settle()
 			return
 		case f.refused != nil:
+			e.endHold()
 			e.set(Refused, f.refused.kind, f.refused.reason)
 			e.settle()
 			e.pause(ctx, -1)
 			continue
 		}
-		g, err := e.tryStart(ctx, f.binary)
+		g, err := e.bring(ctx, f)
 		if err != nil {
 			if e.overtaken(ctx, f) {
 				r.reset()
@@ -42,26 +46,82 @@ func (e *element) run(ctx context.Context) {
 			e.again(ctx, f, r, wait)
 			continue
 		}
-		began := time.Now()
-		e.log.Info("element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", f.binary.sum)
+		e.serve(g)
 		e.settle()
-		if err := e.watch(ctx, g); err != nil {
-			e.lost(g, err)
-			e.again(ctx, f, r, e.failed(err, r, time.Since(began)))
-			continue
+		sum := g.sum
+		g, err = e.watch(ctx, g)
+		if g == nil || g.sum != sum {
+			r.reset() // what another file did is not held against this one
 		}
-		r.reset()
-		e.stop(g)
+		switch {
+		case err == nil:
+			r.reset()
+			e.stop(ctx, g)
+		case g == nil: // it has been lost, and its successor did not come up
+			f, _ := e.wanted()
+			e.again(ctx, f, r, e.failed(err, r, 0))
+		default:
+			e.lose(g, err)
+			f, _ := e.wanted()
+			e.again(ctx, f, r, e.failed(err, r, time.Since(g.served)))
+		}
 	}
 }
 
-// tryStart starts, in a context that update and remove can end.
-func (e *element) tryStart(ctx context.Context, b *binary) (*generation, error) {
+// leave has old generations finish in the drain's time, and lets go of calls that wait.
+func (e *element) leave() {
+	if !e.left {
+		e.left = true
+		close(e.leaving)
+	}
+	e.endHold()
+}
+
+// bring starts what is wanted where nothing serves. If that fails and another binary has
+// served before, that one is started once more.
+func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
+	good := e.good
+	if good == nil || good.sum == f.binary.sum {
+		return e.tryStart(ctx, f, f.binary, false)
+	}
+	why := error(nil)
+	if r := e.replace(f.binary.sum); !r.failed {
+		g, err := e.tryStart(ctx, f, f.binary, false)
+		if err == nil || e.overtaken(ctx, f) {
+			return g, err
+		}
+		if _, _, _, ours := explain(err); ours {
+			return nil, err // the one before would fail as well
+		}
+		r.stopFirst = r.stopFirst || e.exclusive()
+		e.notReplaced(f.binary.sum, err)
+		why = err
+	}
+	g, err := e.tryStart(ctx, f, good, false)
+	if err != nil {
+		e.repl = nil // one is as bad as the other: the wanted one comes first again
+		if why != nil {
+			err = why
+		}
+	}
+	return g, err
+}
+
+// exclusive reports whether the generation that described itself last is.
+func (e *element) exclusive() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.status.Description.GetExclusive()
+}
+
+// tryStart starts a binary, in a context that update and remove can end. beside says that
+// a generation serves meanwhile, and the status is that one's.
+func (e *element) tryStart(ctx context.Context, f finding, b *binary, beside bool) (*generation, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e.mu.Lock()
 	e.interrupt = cancel
-	if e.gone || e.want.binary != b {
+	if e.gone || !sameFinding(e.want, f) {
 		cancel()
 	}
 	e.mu.Unlock()
@@ -70,8 +130,10 @@ func (e *element) tryStart(ctx context.Context, b *binary) (*generation, error) 
 		e.interrupt = nil
 		e.mu.Unlock()
 	}()
-	e.set(Starting, "", "waiting for its turn")
-	return e.start(ctx, b)
+	if !beside {
+		e.set(Starting, "", "waiting for its turn")
+	}
+	return e.start(ctx, b, beside)
 }
 
 // overtaken reports whether something else is wanted by now.
@@ -100,9 +162,13 @@ func (e *element) pause(ctx context.Context, d time.Duration) {
 // that failed is started again from what was there before.
 const settleLooks = 3
 
-// again waits before the next start. What another file did is not held against the one
+// again waits before the next start. Calls are held for no more than the moment that a
+// start takes. What another file did is not held against the one
 // that is wanted then.
 func (e *element) again(ctx context.Context, failed finding, r *restarts, wait time.Duration) {
+	if wait != 0 {
+		e.endHold()
+	}
 	e.pause(ctx, wait)
 	e.refresh(ctx)
 	if e.overtaken(ctx, failed) {
@@ -141,24 +207,29 @@ func (r *restarts) reset() {
 // failed notes a failure after the process has served for lived, and says how
 // long to wait; negative = until the file changes.
 func (e *element) failed(err error, r *restarts, lived time.Duration) time.Duration {
-	kind, reason := "failed", err.Error()
-	if c, ok := errors.AsType[*cause](err); ok {
-		kind, reason = c.kind, c.reason
-	}
+	kind, reason, final, ours := explain(err)
+	e.mu.Lock()
 	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
-		kind = string(se.Kind)
-		e.mu.Lock()
 		if !se.Exit.At.IsZero() {
 			e.status.LastExit = se.Exit
 		}
 		e.status.Stderr = se.Stderr
 		e.proc = nil
-		e.mu.Unlock()
-		if se.Final() {
-			e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
-			e.set(Refused, kind, reason)
-			return -1
-		}
+	}
+	e.status.LastError = reason
+	e.mu.Unlock()
+	switch {
+	case final:
+		e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
+		e.set(Refused, kind, reason)
+		return -1
+	case ours:
+		// No failure of the element's: it must not be given up for what this host lacks.
+		wait := r.backoff.NextBackOff()
+		kind = string(pluginlink.KindSystem)
+		e.log.Error("element not started, for want of something of this host's", "reason", reason, "again_in", wait.Round(time.Millisecond).String())
+		e.set(Backoff, kind, reason)
+		return wait
 	}
 	if lived >= e.h.o.StableAfter {
 		r.reset()
@@ -173,61 +244,148 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	}
 	e.mu.Lock()
 	e.status.Restarts++
-	e.status.LastError = reason
 	e.mu.Unlock()
 	e.log.Error("element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
 	e.set(state, kind, reason)
 	return wait
 }
 
+// shortage reports whether err is for want of something that this host has to have, such
+// as descriptors or room on its disk.
+func shortage(err error) bool {
+	for _, no := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
 // unresponsiveAfter is how many health checks in a row a process may leave
 // unanswered before it is ended and started anew.
 const unresponsiveAfter = 6
 
-// watch follows a process that serves. It returns nil when the process is to be
-// stopped, an error when it is lost or must be ended.
-func (e *element) watch(ctx context.Context, g *generation) error {
-	ticker := time.NewTicker(e.h.o.HealthInterval)
-	defer ticker.Stop()
-	checkCtx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	answers := make(chan health, 1)
-	checking, silent := false, 0
+// watch follows the process that serves, and replaces it by another when its file has
+// changed. It returns the generation that served last: without an error it is to be
+// stopped, with one it is lost or must be ended. It returns none if that is done already.
+func (e *element) watch(ctx context.Context, g *generation) (*generation, error) {
+	p := e.newPulse(g)
+	defer func() { p.stop() }()
+	again := time.NewTimer(0) // look at once: what is wanted may not be what runs
+	defer again.Stop()
 	for {
+		look := false
+		var next <-chan struct{}
+		if e.next != nil {
+			next = e.next.done
+		}
+		var why error
 		select {
 		case <-g.process.Exited():
-			return &cause{lostExited, "the plugin " + describeEnd(g.process)}
+			why = &cause{lostExited, "the plugin " + describeEnd(g.process)}
 		case <-g.conn.Done():
-			return e.linkLost(g)
+			why = e.linkLost(g)
+		case <-g.away:
+			why = &cause{lostAway, "the plugin said that it takes no more calls, as one does that was sent SIGTERM"}
+		case <-p.ticker.C:
+			p.ask()
+		case a := <-p.answers:
+			if why = p.take(a); why == nil {
+				e.healthy(g.process, a)
+			}
+		case <-next:
+			n, _ := e.came(ctx)
+			if n != nil {
+				p.stop()
+				g, p = n, e.newPulse(n)
+			}
+			look = true
 		case <-ctx.Done():
-			return nil
+			look = true
 		case <-e.changed:
-			f, gone := e.wanted()
-			switch {
-			case gone:
-				return nil
-			case f.refused != nil:
-				// What runs is better than nothing; its copy is not the file.
-				e.warn("the new file is refused, the old binary goes on: " + f.refused.reason)
-			case f.binary.sum != g.sum:
-				e.log.Info("the binary has changed: the element is restarted", "sha256", f.binary.sum, "was", g.sum)
-				return nil
+			look = true
+		case <-e.freed:
+			look = true
+		case <-g.unclaimed:
+			look = true
+		case <-again.C:
+			look = true
+		}
+		switch {
+		case why != nil && e.next == nil:
+			return g, why
+		case why != nil:
+			// Its successor is on its way, and sooner there than any other process.
+			e.log.Error("element failed while its successor starts", "reason", why.Error())
+			e.lose(g, why)
+			<-e.next.done
+			n, _ := e.came(ctx)
+			if n == nil {
+				return nil, why // of the successor a note tells
 			}
-		case <-ticker.C:
-			if !checking {
-				checking = true
-				go func() { answers <- e.check(checkCtx, g.process) }()
-			}
-		case a := <-answers:
-			checking = false
-			if a.err == nil {
-				silent = 0
-			} else if silent++; silent >= unresponsiveAfter {
-				return &cause{lostSilent, fmt.Sprintf("the plugin did not answer %d health checks in a row: %v", silent, a.err)}
-			}
-			e.healthy(a)
+			e.mu.Lock()
+			e.status.Restarts++
+			_, e.status.LastError, _, _ = explain(why)
+			e.mu.Unlock()
+			e.h.rebuild()
+			p.stop()
+			g, p = n, e.newPulse(n)
+			look = true
+		}
+		if !look {
+			continue
+		}
+		v, d := e.consider(ctx, g)
+		if v != goOn {
+			return g, nil
+		}
+		if again.Stop(); d > 0 {
+			again.Reset(d)
 		}
 	}
+}
+
+// pulse asks a process how it is, one question at a time, so that one that hangs delays
+// nothing.
+type pulse struct {
+	e        *element
+	g        *generation
+	ctx      context.Context //nolint:containedctx // ends the question under way
+	cancel   context.CancelFunc
+	ticker   *time.Ticker
+	answers  chan health
+	checking bool
+	silent   int // questions in a row without an answer
+}
+
+func (e *element) newPulse(g *generation) *pulse {
+	p := &pulse{e: e, g: g, ticker: time.NewTicker(e.h.o.HealthInterval), answers: make(chan health, 1)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+func (p *pulse) stop() {
+	p.ticker.Stop()
+	p.cancel()
+}
+
+// ask asks, unless a question is under way.
+func (p *pulse) ask() {
+	if !p.checking {
+		p.checking = true
+		go func() { p.answers <- p.e.check(p.ctx, p.g.process) }()
+	}
+}
+
+// take takes an answer. The error says that there were none for too long.
+func (p *pulse) take(a health) error {
+	p.checking = false
+	if a.err == nil {
+		p.silent = 0
+	} else if p.silent++; p.silent >= unresponsiveAfter {
+		return &cause{lostSilent, fmt.Sprintf("the plugin did not answer %d health checks in a row: %v", p.silent, a.err)}
+	}
+	return nil
 }
 
 // The kinds of the loss of a process.
@@ -235,16 +393,8 @@ const (
 	lostExited = "exited"
 	lostLink   = "link_lost"
 	lostSilent = "unresponsive"
+	lostAway   = "going_away"
 )
-
-// warn adds to what the operator should know of an element that serves.
-func (e *element) warn(what string) {
-	e.log.Warn(what)
-	e.mu.Lock()
-	e.status.Warnings = append(e.status.Warnings, what)
-	e.mu.Unlock()
-	e.h.rebuild()
-}
 
 type health struct {
 	r   *conduitv1.HealthResponse
@@ -260,11 +410,11 @@ func (e *element) check(ctx context.Context, p *pluginlink.Process) health {
 
 // healthy takes the answer to a health check. An element that is not well still
 // gets calls: it answers them, or says why not.
-func (e *element) healthy(a health) {
+func (e *element) healthy(p *pluginlink.Process, a health) {
 	state, kind, reason := Ready, "", ""
 	switch {
 	case a.err != nil:
-		state, kind, reason = Degraded, lostSilent, a.err.Error()
+		state, kind, reason = Degraded, lostSilent, pluginlink.Text(a.err.Error(), maxReason)
 	case a.r.GetState() == conduitv1.HealthResponse_STATE_DEGRADED:
 		state, kind, reason = Degraded, "degraded", a.r.GetText()
 	case a.r.GetState() == conduitv1.HealthResponse_STATE_UNHEALTHY:
@@ -274,7 +424,7 @@ func (e *element) healthy(a health) {
 	same := e.status.State == state && e.status.Reason == reason
 	e.mu.Unlock()
 	if !same {
-		e.log.Info("element health changed", "state", string(state), "kind", kind, "reason", reason)
+		p.Log(hclog.Info, "element health changed", "deployment", e.deployment, "state", string(state), "kind", kind, "reason", reason)
 		e.set(state, kind, reason)
 	}
 }
@@ -298,47 +448,52 @@ func describeEnd(p *pluginlink.Process) string {
 	return s
 }
 
-// lost takes a process that has ended, or must end, out of service. Its link
-// ends its calls, once each, and says why to their callers: of the process's last
-// words only the operator hears.
-func (e *element) lost(g *generation, why error) {
-	e.swap(nil, Backoff, nil)
-	g.drain()
-	told := "the plugin's link was lost"
-	if c, ok := errors.AsType[*cause](why); ok && c.kind == lostSilent {
-		told = "the plugin did not answer its health checks"
+// lose takes a process that is lost, or must be ended, out of service. One that only
+// takes no more calls finishes those that it has: it is an old generation from now on.
+func (e *element) lose(g *generation, why error) {
+	c, ok := errors.AsType[*cause](why)
+	if !ok || c.kind != lostAway {
+		e.swap(nil, Backoff)
+		g.drain()
+		e.part(g, why)
+		return
 	}
-	if x := g.process.Exit(); !x.At.IsZero() {
-		told = "the process " + x.String()
+	e.beginHold() // until its successor is there
+	if g.desc.GetExclusive() {
+		e.finish(g)
+		return
 	}
-	g.conn.Close(link.CloseGoingAway, told)
-	e.release(g, 0)
+	e.mu.Lock()
+	e.old = append(e.old, g)
+	e.mu.Unlock()
+	e.swap(nil, Draining)
+	e.retire(g)
 }
 
 // stop takes a generation out of service in good order: no new calls, those
 // under way finish within the drain's time, the element flushes, the process
 // leaves.
-func (e *element) stop(g *generation) {
+func (e *element) stop(ctx context.Context, g *generation) {
+	if _, gone := e.wanted(); gone || ctx.Err() != nil {
+		e.leave()
+	}
+	e.finish(g)
+	e.dropNext()
+	e.log.Info("element stopped", "element", g.desc.GetElement(), "generation", g.number)
+}
+
+// finish lets what is under way on a generation end, and stops it.
+func (e *element) finish(g *generation) {
 	ctx, cancel := e.h.stopContext()
 	defer cancel()
-	e.swap(nil, Draining, nil)
+	e.swap(nil, Draining)
 	g.drain()
-	select {
-	case <-g.idle:
-	case <-ctx.Done():
-		e.log.Warn("the drain's time is over: calls under way and claims are ended", "calls", g.calls(), "claims", g.claims())
-	case <-g.process.Exited():
+	e.drained(ctx, g)
+	reason := conduit.ReasonDraining
+	if e.held() {
+		reason = conduit.ReasonReloaded
 	}
-	// Ends the calls that are left, and lets the plugin's handlers see it before
-	// their element is stopped.
-	g.conn.Close(link.CloseGoingAway, conduit.ReasonDraining)
-	stopCtx, done := context.WithTimeout(context.WithoutCancel(ctx), e.h.stopBudget(ctx))
-	defer done()
-	if err := g.process.Stop(stopCtx); err != nil {
-		e.log.Warn("the element did not stop in good order", "error", err)
-	}
-	e.release(g, e.h.o.KillGrace)
-	e.log.Info("element stopped", "element", g.desc.GetElement(), "generation", g.number)
+	e.end(g, reason, e.h.stopBudget(ctx))
 }
 
 // release ends the process and frees what it held.
@@ -364,5 +519,7 @@ func (e *element) noteExit(p *pluginlink.Process) {
 	if x := p.Exit(); !x.At.IsZero() {
 		e.status.LastExit = x
 	}
-	e.status.Pid = 0
+	if e.proc == p {
+		e.status.Pid = 0
+	}
 }

@@ -31,6 +31,7 @@ type elementRoute struct {
 	state State
 	desc  *conduitv1.Description // nil until then
 	gen   *generation            // nil unless the state serves
+	hold  *holding               // takes the calls that find no generation; nil if there is none
 }
 
 func newTable(elements []*element) *table {
@@ -121,9 +122,9 @@ func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
 	return nil, notFound(inv, conduit.ReasonElementNotFound, "no element %q is here; look what is with ls elements", inv.Element)
 }
 
-// refusal says why an element takes no call, or returns nil if it does.
+// refusal says why an element takes no call, or returns nil if it does, or holds it.
 func (e *elementRoute) refusal(inv *frame.Invoke) *conduit.Error {
-	if e.gen != nil {
+	if e.gen != nil || e.hold != nil {
 		return nil
 	}
 	// Why it is in that state names files of this machine, and is for operators.

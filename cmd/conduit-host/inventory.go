@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/link"
@@ -14,14 +18,21 @@ import (
 // Package host knows states, transport and host know links, and internal/builtin
 // knows messages. Here they meet.
 
+// maxInventory is from how many bytes on a list of elements says less of the rest of
+// them: it has to fit into one message.
+const maxInventory = 4 << 20
+
 // Deployments implements builtin.Inventory.
 func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 	now := time.Now()
 	var list []*conduitv1.DeploymentInfo
+	size := 0
 	for _, d := range p.Snapshot() {
 		info := &conduitv1.DeploymentInfo{Id: d.ID.String(), Name: d.Name, Status: d.Status}
 		for _, e := range d.Elements {
-			info.Elements = append(info.Elements, elementInfo(e, now))
+			x := elementInfo(e, now)
+			size = fit(x, size)
+			info.Elements = append(info.Elements, x)
 		}
 		list = append(list, info)
 	}
@@ -48,12 +59,38 @@ func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 // hide the other.
 func whyElement(e host.ElementStatus) string {
 	var why []string
-	for _, what := range append([]string{e.Reason}, e.Warnings...) {
+	for _, what := range slices.Concat([]string{e.Reason}, e.Warnings, finishing(e.Old)) {
 		if what != "" && !slices.Contains(why, what) {
 			why = append(why, what)
 		}
 	}
 	return strings.Join(why, "; ")
+}
+
+// fit leaves out of an element what a list of so many bytes has no more room for, and
+// returns how many it has then.
+func fit(x *conduitv1.ElementInfo, size int) int {
+	n := proto.Size(x)
+	if size+n <= maxInventory {
+		return size + n
+	}
+	x.Services, x.Stderr = nil, nil
+	x.Reason = strings.TrimPrefix(x.GetReason()+"; ", "; ") + "its services and its stderr are left out: the list would be too large to send"
+	return size + proto.Size(x)
+}
+
+// finishing says what keeps the processes that were replaced.
+func finishing(old []host.OldGeneration) []string {
+	if len(old) == 0 {
+		return nil
+	}
+	var calls, claims int64
+	var pids []string
+	for _, g := range old {
+		calls, claims = calls+g.Calls, claims+g.Claims
+		pids = append(pids, strconv.Itoa(g.Pid))
+	}
+	return []string{fmt.Sprintf("%d old generations still finish %d calls and hold %d claims (pid %s)", len(old), calls, claims, strings.Join(pids, ", "))}
 }
 
 // Deployments implements builtin.Inventory.

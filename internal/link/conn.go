@@ -346,6 +346,32 @@ func (c *Conn) cancelIncoming(cause *conduit.Error, which func(*call) bool) {
 	c.kick()
 }
 
+// EndPassedOn ends the calls that were spliced onto this link with an error, whose outcome
+// becomes not_sent for those that never left: their callers hear of it at once. The other
+// end is told to cancel them, and an owner hears of the end when that end is done with
+// its call. All other calls go on.
+func (c *Conn) EndPassedOn(err *conduit.Error) {
+	c.mu.Lock()
+	var list []*call
+	for _, k := range c.calls {
+		list = append(list, k)
+	}
+	for _, l := range []*callList{&c.small, &c.bulk} {
+		for k := l.head; k != nil; k = k.next {
+			if k.id == 0 {
+				list = append(list, k)
+			}
+		}
+	}
+	for _, k := range list {
+		if k.live && k.ours && k.owner != nil {
+			c.orphan(k, err)
+		}
+	}
+	c.unlock()
+	c.kick()
+}
+
 // Close ends every call and closes the carrier, after what is already decided
 // has been written. It is idempotent and does not wait; Done tells.
 func (c *Conn) Close(code CloseCode, reason string) {

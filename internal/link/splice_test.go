@@ -2,6 +2,7 @@
 package link
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -267,6 +268,59 @@ func TestFailureThatIsPassedOn(t *testing.T) {
 		_, err := x.Recv(t.Context())
 		if e := asError(t, err); e.Outcome != conduit.Refused || e.Peer != "i-1" {
 			t.Errorf("got %v of %q", e, e.Peer)
+		}
+	})
+}
+
+// EndPassedOn ends what was passed on, for the callers at once and for the owner when the
+// plugin is done; the plugin's own calls go on.
+func TestEndPassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		owner := &spliceOwner{ends: map[uint64]int{}}
+		served := make(chan struct{}, 1)
+		back, plugin := rawLink(t, Options{Dialer: true, Duplex: true, Handler: handlerFunc(func(in *Incoming) {
+			in.Serve(func(ctx context.Context, _ *ServerCall) error {
+				select {
+				case <-served:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		})}, &conduitv1.Hello{})
+		_, caller := rawLink(t, Options{Handler: spliceTo(back, owner)}, &conduitv1.Hello{})
+		caller.send(invokeFrame(1, "M", whole("x", true)), invokeFrame(3, "M", whole("y", true)))
+		plugin.send(invokeFrame(2, "Claim", whole("z", true)))
+		plugin.send(dataFrame(3, whole("part", false)))
+		plugin.take()
+		caller.take()
+		back.EndPassedOn(&conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonReloaded, Outcome: conduit.OutcomeUnknown})
+		failures := 0
+		for _, f := range caller.take() {
+			if b := f.GetFailure(); b != nil {
+				failures++
+				if b.GetReason() != conduit.ReasonReloaded || b.GetOutcome() != conduitv1.Outcome(conduit.OutcomeUnknown) {
+					t.Errorf("a caller is told %v", b)
+				}
+			}
+		}
+		cancels := 0
+		for _, f := range plugin.take() {
+			if f.GetCancel() != nil {
+				cancels++
+			}
+		}
+		if failures != 2 || cancels != 2 || len(owner.ends) != 0 {
+			t.Errorf("%d callers heard, %d cancels, ends %v", failures, cancels, owner.ends)
+		}
+		plugin.send(failureFrame(1, &conduitv1.Failure{Code: 1}), failureFrame(3, &conduitv1.Failure{Code: 1}))
+		synctest.Wait()
+		if owner.ends[1] != 1 || owner.ends[3] != 1 || !back.Usable() {
+			t.Errorf("ends %v, usable: %t", owner.ends, back.Usable())
+		}
+		served <- struct{}{}
+		if _, last := data(plugin.take(), 2); !last {
+			t.Error("the plugin's own call did not go on")
 		}
 	})
 }

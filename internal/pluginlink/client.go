@@ -228,7 +228,10 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 	e := &StartError{Path: p.cfg.Source, Err: err}
 	c := p.child
 	if c == nil {
-		e.Kind, e.Message = KindSystem, fmt.Sprintf("the start could not be prepared: %v; is the socket directory %s there and writable?", err, p.cfg.SocketDir)
+		e.Kind, e.Message = KindSystem, noDescriptors
+		if !noDescriptor(err) {
+			e.Message = fmt.Sprintf("the start could not be prepared: %v; is the socket directory %s there and writable?", err, p.cfg.SocketDir)
+		}
 		return e
 	}
 	fault, killed := c.verdict()
@@ -258,6 +261,8 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 		p.explainExit(e)
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		e.Kind, e.Message = KindCanceled, "the start was given up"
+	case noDescriptor(err):
+		e.Kind, e.Message = KindSystem, noDescriptors
 	case ctx.Err() != nil:
 		e.Kind, e.Message = KindTimeout, fmt.Sprintf("it printed no handshake within %s; if it needs longer to load, raise host.start_timeout, and let pluginapi.Main come first in main", p.cfg.StartTimeout)
 	default:
@@ -290,5 +295,5 @@ func (p *Process) explainExit(e *StartError) {
 
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
-	return clean(s)
+	return Text(s, maxText)
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -53,19 +54,37 @@ func (p *Process) Describe(ctx context.Context) (*conduitv1.Description, error) 
 	return d, p.rpcError("Describe", err)
 }
 
-// Configure hands over what the element needs and starts it.
+// Of what an element says of itself so much is kept: it is shown in lists, which have
+// to stay small enough to be sent.
+const (
+	maxText     = 2 << 10 // bytes of a text
+	maxWarnings = 16
+)
+
+// Configure hands over what the element needs and starts it. Of its warnings the first
+// few are kept, each cut.
 func (p *Process) Configure(ctx context.Context, r *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	resp, err := p.rpc.Configure(ctx, r)
+	if err == nil {
+		w := resp.GetWarnings()
+		resp.Warnings = w[:min(len(w), maxWarnings)]
+		for i, text := range resp.GetWarnings() {
+			resp.Warnings[i] = Text(text, maxText)
+		}
+	}
 	return resp, p.rpcError("Configure", err)
 }
 
-// Health asks the element how it is.
+// Health asks the element how it is. Its text is cut.
 func (p *Process) Health(ctx context.Context) (*conduitv1.HealthResponse, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h, err := p.rpc.Health(ctx, &conduitv1.HealthRequest{})
+	if err == nil {
+		h.Text = Text(h.GetText(), maxText)
+	}
 	return h, p.rpcError("Health", err)
 }
 
@@ -146,6 +165,14 @@ func (p *Process) Stderr() []string { return p.child.out.Tail() }
 // LostLines returns how many lines of its log were dropped for being too many.
 func (p *Process) LostLines() uint64 { return p.child.out.Lost() }
 
+// Log logs something of which the process has chosen the text: like a line of its own
+// output, within the rate that it has for them.
+func (p *Process) Log(level hclog.Level, message string, args ...any) {
+	if ok, _ := p.child.out.allow(time.Now()); ok {
+		p.cfg.Log.Log(level, message, args...)
+	}
+}
+
 // Terminate sends SIGTERM to the process's group: a plugin of ours then drains
 // and exits.
 func (p *Process) Terminate() { p.child.signal(unix.SIGTERM) }
@@ -186,7 +213,13 @@ func (p *Process) Kill(grace time.Duration) error {
 	case <-time.After(killWait):
 		err = errors.New("go-plugin did not let go of a process that has ended")
 	}
-	if p.socketDir != "" {
+	// To remove what is known by name takes no descriptor, of which there may be none left.
+	if p.child != nil {
+		if socket := p.child.socketPath(); socket != "" {
+			_ = os.Remove(socket)
+		}
+	}
+	if p.socketDir != "" && os.Remove(p.socketDir) != nil {
 		err = errors.Join(err, os.RemoveAll(p.socketDir))
 	}
 	return err
@@ -233,7 +266,7 @@ func (p *Process) rpcError(rpc string, err error) error {
 	case codes.Unimplemented:
 		return fmt.Errorf("the plugin has no %s: build it with the pluginapi of this release", rpc)
 	}
-	return fmt.Errorf("%s: %w", rpc, &ElementError{Message: clean(s.Message())})
+	return fmt.Errorf("%s: %w", rpc, &ElementError{Message: Text(s.Message(), maxText)})
 }
 
 // ElementError is what a plugin itself answered to a control RPC.

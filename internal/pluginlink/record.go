@@ -145,3 +145,7 @@ func shorten(s string, n int) string {
 	}
 	return s[:n] + "…"
 }
+
+// Text makes a text of a plugin's fit to be shown and kept: at most n bytes of it, cut
+// at a character and marked, without control characters.
+func Text(s string, n int) string { return shorten(clean(shorten(s, n)), n) }

@@ -49,6 +49,7 @@ type child struct {
 	reaped bool
 	killed bool        // a signal of ours was sent
 	fault  *StartError // why the handshake was refused
+	socket string      // the path that it announced and that was checked
 }
 
 var _ runner.Runner = (*child)(nil)
@@ -166,6 +167,9 @@ func (p *child) drainStdout(r io.Reader) {
 				_ = p.refuse(fault)
 				continue
 			}
+			p.mu.Lock()
+			p.socket = a.addr
+			p.mu.Unlock()
 			// go-plugin's scanner takes it at once; at the latest the exit ends the wait.
 			_, _ = p.stdoutW.Write(append(handshake, '\n'))
 			continue
@@ -213,6 +217,13 @@ func (p *child) started() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd != nil
+}
+
+// socketPath returns the path of the socket that the process has announced, if it has.
+func (p *child) socketPath() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.socket
 }
 
 // Pid returns the process id, 0 before the start.

@@ -28,7 +28,7 @@ const (
 	KindAddress       StartKind = "address"        // it announced an address that no plugin may have
 	KindUnreachable   StartKind = "unreachable"    // nothing answers at the address that it announced
 	KindConfig        StartKind = "config"         // the launch itself is misconfigured
-	KindSystem        StartKind = "system"         // the system refused to start a process
+	KindSystem        StartKind = "system"         // the system refused to start a process: no fault of the plugin's
 )
 
 // StartError says why a plugin did not start and what to do about it. It is
@@ -81,6 +81,8 @@ func execError(path string, err error) *StartError {
 		e.Kind, e.Message = KindNotFound, "the file, or the interpreter or dynamic loader that it names, does not exist; put it there, or build the plugin with CGO_ENABLED=0"
 	case errors.Is(err, syscall.ETXTBSY):
 		e.Kind, e.Message = KindSystem, "the file is still open for writing somewhere; it is tried again"
+	case noDescriptor(err):
+		e.Kind, e.Message = KindSystem, noDescriptors
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		e.Kind, e.Message = KindSystem, "the system has no process or memory left: "+err.Error()+"; raise the limits (ulimit -u, pids.max)"
 	default:
@@ -90,4 +92,21 @@ func execError(path string, err error) *StartError {
 		e.Kind, e.Message = KindSystem, "the system started no process: "+err.Error()
 	}
 	return e
+}
+
+// noDescriptors says what is to be done when this process has opened all that it may.
+const noDescriptors = "this host has no file descriptor left for it; raise the host's limit (ulimit -n, LimitNOFILE=), or look what holds them open"
+
+// noDescriptor reports whether err is for want of a descriptor in this process. gRPC
+// keeps no more of an error than its text.
+func noDescriptor(err error) bool {
+	if err == nil {
+		return false
+	}
+	for _, no := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, no) || strings.Contains(err.Error(), no.Error()) {
+			return true
+		}
+	}
+	return false
 }
