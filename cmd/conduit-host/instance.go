@@ -90,6 +90,9 @@ func (i *instance) start(ctx context.Context) error {
 	if i.c.String("auth.mode") == "disabled" {
 		i.log.Warn("auth.mode is disabled: whoever reaches a listener is superuser; all of them are loopback")
 	}
+	if i.c.String("auth.mode") != "disabled" {
+		return configf("auth.mode: %q is not wired yet; use --auth-mode disabled", i.c.String("auth.mode"))
+	}
 	dir := i.c.String("host.deployments")
 	if dir != "" {
 		if err := checkDeployments(dir); err != nil {
