@@ -38,10 +38,13 @@ func (i *instance) joinCluster() error {
 		return configf("discovery.static: %v", err)
 	}
 	log := slogTo(i.log.Named("cluster"))
+	o := i.linkOptions("cluster")
+	o.Check = i.access.sameStore
 	client := transport.NewClient(transport.ClientOptions{
+		SessionOf:   i.access.secret,
 		DialTimeout: i.c.Duration("cluster.dial_timeout"),
 		Insecure:    insecure,
-		Link:        i.linkOptions("cluster"),
+		Link:        o,
 		Log:         log,
 	})
 	r := registry.New(registry.Options{
