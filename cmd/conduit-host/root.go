@@ -75,7 +75,7 @@ func (a *app) rootCommand() *cobra.Command {
 		Short: "Runs plugins and calls them across a cluster",
 		Long: "conduit-host is an instance of Elemental Conduit: it runs the plugins of a directory, and lets any\n" +
 			"client and any other instance call them. It is also the command line for calling them.",
-		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
+		Example: "  conduit-host serve --mode worker --host-deployments ./deployments\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
 			"  conduit-host ls elements",
 		SilenceErrors:     true,
