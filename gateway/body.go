@@ -36,7 +36,7 @@ func (q *request) readRequest(in *conduit.Invocation) *fault {
 				return unknownContent()
 			}
 		}
-		data, f := q.readBody()
+		data, f := q.readBody(q.g.o.MaxBody)
 		if f != nil {
 			return f
 		}
@@ -98,8 +98,7 @@ func (q *request) discard(f *fault) {
 
 // readBody reads the whole body, whose memory it counts as it comes rather than
 // by what the header promises. Whoever sends too slowly is cut off.
-func (q *request) readBody() ([]byte, *fault) {
-	limit := q.g.o.MaxBody
+func (q *request) readBody(limit int64) ([]byte, *fault) {
 	if q.r.ContentLength > limit {
 		return nil, bodyTooLarge(q.r.ContentLength, limit)
 	}

@@ -34,23 +34,38 @@ func (q *request) door() (done bool, f *fault) {
 		h.Set("Access-Control-Expose-Headers", "Retry-After, "+headerContentType)
 	}
 
-	rest, ok := strings.CutPrefix(r.URL.EscapedPath(), callPrefix)
-	if !ok {
+	path := r.URL.EscapedPath()
+	method := q.g.methodOf(path)
+	if method == "" {
 		return false, refuse(http.StatusNotFound, conduit.NotFound, reasonPath, "there is nothing at this path")
 	}
 	if r.Method == http.MethodOptions && page != "" && r.Header.Get("Access-Control-Request-Method") != "" {
-		h.Set("Access-Control-Allow-Methods", http.MethodPost)
+		h.Set("Access-Control-Allow-Methods", method)
 		h.Set("Access-Control-Allow-Headers", "Accept, Authorization, Content-Type, "+headerTimeout+", Elements-SessionSecret, Traceparent, Tracestate")
 		h.Set("Access-Control-Max-Age", "600")
 		q.reply.begin(http.StatusNoContent)
 		return true, nil
 	}
-	if r.Method != http.MethodPost {
-		h.Set("Allow", http.MethodPost)
-		return false, refuse(http.StatusMethodNotAllowed, conduit.InvalidArgument, reasonHTTPMethod, "calls are made with POST")
+	if r.Method != method {
+		h.Set("Allow", method)
+		return false, refuse(http.StatusMethodNotAllowed, conduit.InvalidArgument, reasonHTTPMethod, "%s", wrongMethod(path))
 	}
-	q.route, f = parseRoute(rest)
+	if rest, ok := strings.CutPrefix(path, callPrefix); ok {
+		q.route, f = parseRoute(rest)
+	}
 	return false, f
+}
+
+// wrongMethod says what a path is asked with.
+func wrongMethod(path string) string {
+	switch path {
+	case sessionsPath:
+		return "a session is made with POST"
+	case currentPath:
+		return "a session is ended with DELETE"
+	default:
+		return "calls are made with POST"
+	}
 }
 
 // origins are the web pages that may call.

@@ -34,6 +34,16 @@ type Options struct {
 	// with an internal error without its text. nil = unset: what that means the
 	// other end decides.
 	Authenticate func(*http.Request) (conduit.AsWhom, error)
+	// Watch has ended called at most once when whoever calls may call no more, such as
+	// when the session has ended; stop ends the watching. A stream is cancelled with
+	// that error, a call for one result finishes. ended does not block, and may be
+	// called before Watch returns. nil = nobody is watched.
+	Watch func(as conduit.AsWhom, ended func(*conduit.Error)) (stop func())
+	// Sessions logs clients in and out; nil = the gateway does not.
+	Sessions Sessions
+	// AuthStore is the id of the store that knows the sessions, for the header
+	// Conduit-Auth-Store of each 401; empty = none.
+	AuthStore string
 
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
@@ -143,7 +153,7 @@ func (g *Gateway) InFlight() int { return int(g.calls.Load()) }
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := &request{
 		g: g, r: r, began: time.Now(),
-		reply: newReply(w, g.o.Stall),
+		reply: newReply(w, g.o.Stall, g.o.AuthStore),
 		trace: parseTrace(r.Header),
 	}
 	h := w.Header()
@@ -178,6 +188,12 @@ type request struct {
 func (q *request) serve(ctx context.Context) *fault {
 	if done, f := q.door(); done || f != nil {
 		return f
+	}
+	switch q.r.URL.EscapedPath() {
+	case sessionsPath:
+		return q.login(ctx)
+	case currentPath:
+		return q.logout(ctx)
 	}
 	accept, f := negotiate(q.r.Header.Values("Accept"))
 	if f != nil {
@@ -217,6 +233,12 @@ func (q *request) serve(ctx context.Context) *fault {
 	}
 	ctx, cancel := q.bound(ctx, limit, in.Streaming)
 	defer cancel()
+	if in.Streaming && q.g.o.Watch != nil {
+		watched, expel := context.WithCancelCause(ctx)
+		defer expel(nil)
+		defer q.g.o.Watch(as, func(why *conduit.Error) { expel(why) })()
+		ctx = watched
+	}
 	return q.call(ctx, in, accept)
 }
 

@@ -15,6 +15,7 @@ type reply struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	stall time.Duration
+	store string // of the sessions
 
 	mu     sync.Mutex
 	status int // 0 = it has not begun
@@ -24,8 +25,8 @@ type reply struct {
 	results int
 }
 
-func newReply(w http.ResponseWriter, stall time.Duration) *reply {
-	return &reply{w: w, rc: http.NewResponseController(w), stall: stall}
+func newReply(w http.ResponseWriter, stall time.Duration, store string) *reply {
+	return &reply{w: w, rc: http.NewResponseController(w), stall: stall, store: store}
 }
 
 // started reports whether the status has been told.
@@ -50,12 +51,17 @@ func (p *reply) beginLocked(status int) {
 
 // whole answers with one result.
 func (p *reply) whole(content string, data []byte) error {
+	return p.answer(http.StatusOK, content, data)
+}
+
+// answer answers with a status and one result.
+func (p *reply) answer(status int, content string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.w.Header()
 	h.Set("Content-Type", content)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
-	p.beginLocked(http.StatusOK)
+	p.beginLocked(status)
 	return p.resultLocked(data)
 }
 
@@ -128,6 +134,9 @@ func (p *reply) problem(f *fault) {
 	}
 	if problem.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
+		if p.store != "" {
+			h.Set(headerAuthStore, p.store)
+		}
 	}
 	p.beginLocked(problem.Status)
 	_ = p.writeLocked(body) // a client that is gone need not know

@@ -23,6 +23,7 @@ const (
 const (
 	headerTimeout     = "Conduit-Timeout"
 	headerContentType = "Conduit-Content-Type"
+	headerAuthStore   = "Conduit-Auth-Store"
 )
 
 // route is what a request calls.

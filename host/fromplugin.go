@@ -46,10 +46,11 @@ func (c elementCalls) Handle(in *link.Incoming) {
 }
 
 // ToPeer returns the Invoke with which a call that an element makes goes on to
-// another instance, for [link.Incoming.Splice]: as whom the element acts, on this
-// instance's word, and the elements that the call came through. What only the
-// element's link knows stays behind: the parent, whom the element asked to be, and
-// any secret. attempt is that of this way of the call; Units, which a caller may have
+// another instance, for [link.Incoming.Splice]: as whom the element acts, and the
+// elements that the call came through. A user is told by the session that the call
+// runs as, for no instance takes another's word for users; others, elements and
+// operators, on this instance's word. What only the element's link knows stays
+// behind: the parent, and whom the element asked to be. attempt is that of this way of the call; Units, which a caller may have
 // to raise to the method's, are those of the element. The Invoke aliases in.
 //
 // The error is call_loop.
@@ -61,7 +62,10 @@ func (from Origin) ToPeer(in *frame.Invoke, attempt uint32) (frame.Invoke, *cond
 	out.Attempt, out.Parent = attempt, 0
 	out.HasCaller, out.Caller = false, frame.Caller{}
 	out.HasAs, out.As = true, frame.AsWhom{Kind: frame.AsAnonymous}
-	if p := from.Principal; p.User != "" || p.Level > conduit.Anonymous {
+	switch p := from.Principal; {
+	case p.Session != nil:
+		out.As = frame.AsWhom{Kind: frame.AsSession, Session: []byte(p.Session.Reveal())}
+	case p.User != "" || p.Level > conduit.Anonymous:
 		out.As = frame.AsWhom{Kind: frame.AsVouched, Name: []byte(p.User), Level: uint8(min(p.Level, conduit.Superuser))}
 	}
 	out.Chain = make([][]byte, 0, len(from.Chain))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
@@ -19,6 +20,11 @@ import (
 type Principal struct {
 	User  string
 	Level conduit.Level
+	// Session is the session that the call runs as, for the calls that an element
+	// makes in it and that go on to other instances: those ask who it is themselves.
+	// nil = there is none. It is kept while the call lives, reaches no plugin, and
+	// shows nothing when it is printed.
+	Session *auth.Secret
 }
 
 // Authorize says as whom a call runs that came on a link with the given peer, or

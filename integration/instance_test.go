@@ -278,10 +278,17 @@ type result struct {
 // conduitHost runs a command of conduit-host.
 func conduitHost(t *testing.T, args ...string) result {
 	t.Helper()
+	return conduitHostWith(t, "", args...)
+}
+
+// conduitHostWith is conduitHost with something on standard input.
+func conduitHostWith(t *testing.T, stdin string, args ...string) result {
+	t.Helper()
 	// Commands are run by cleanups, too, when the test's own context has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, built.host, args...) //nolint:gosec // the binary under test
+	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

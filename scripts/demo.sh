@@ -79,7 +79,7 @@ show() {
 start() {
 	local name=$1
 	shift
-	"$host" serve --name "$name" --auth-mode disabled --data-dir "$work/data" --run-dir "$work/run" \
+	"$host" serve --name "$name" --data-dir "$work/data" --run-dir "$work/run" \
 		--ops-listen 127.0.0.1:0 --log-format text "$@" 2>"$work/$name.log" &
 	printf -v "$name" %s $!
 	until_ok curl -fsS "$(printed "$name" ops)/readyz" || die "the $name is not ready"
@@ -108,7 +108,8 @@ web() {
 }
 
 echo='*://echo/echo/conduit.example.Echo'
-export CONDUIT_CFG_RUN_DIR=$work/run # where the command line finds the instances
+export CONDUIT_CFG_RUN_DIR=$work/run   # where the command line finds the instances
+export CONDUIT_CFG_DATA_DIR=$work/data # and the users and sessions that they share
 
 say "1. A worker, with the echo element in its deployments directory"
 mkdir "$work/at-worker" "$work/at-external"
@@ -164,7 +165,18 @@ echo "exit status 130"
 say "10. A deadline"
 show 5 call "$echo" Delay '{"ms":60000}' --instance external --timeout 300ms
 
-say "11. Stop: SIGTERM drains, then nothing is left"
+say "11. A user, a session, and what it opens; who has none is anonymous"
+show 0 user add ada --level user
+# The header with the secret is in a file, so that nothing shows it.
+(umask 077 && printf 'Authorization: Bearer %s' "$("$host" session mint --user ada)" >"$work/ada")
+web "$gateway/v1/call/echo/echo/conduit.example.Echo/UserOnly" --json null
+web "$gateway/v1/call/echo/echo/conduit.example.Echo/UserOnly" --json null -H "@$work/ada"
+web "$gateway/v1/call/front/echo/conduit.example.Echo/Chain" -H "@$work/ada" --json "{\"address\":\"$echo\",\"method\":\"WhoAmI\"}"
+show 0 session revoke --user ada
+sleep 1
+web "$gateway/v1/call/echo/echo/conduit.example.Echo/UserOnly" --json null -H "@$work/ada"
+
+say "12. Stop: SIGTERM drains, then nothing is left"
 stop external
 stop worker
 if pgrep -f "$work/" >/dev/null 2>&1; then die "a process is left: $(pgrep -af "$work/")"; fi

@@ -25,6 +25,10 @@ const (
 type ClientOptions struct {
 	// Session is the secret that links are opened with; empty = anonymous.
 	Session string
+	// SessionOf, if it is set, is asked for the secret in place of Session each time
+	// that a link is to be made with the Client's own session, so that the secret can
+	// be replaced while links that an earlier one opened go on. It must not block.
+	SessionOf func() string
 	// DialTimeout bounds everything until a link can be used: TCP, TLS, the
 	// upgrade and the peer's Hello.
 	DialTimeout time.Duration
@@ -116,7 +120,15 @@ func NewClient(o ClientOptions) *Client {
 
 // Peer returns the peer at a URL, with the Client's session. It does not dial;
 // whatever is wrong with the URL surfaces at calls.
-func (c *Client) Peer(url string) *Peer { return c.PeerAs(url, c.o.Session) }
+func (c *Client) Peer(url string) *Peer { return c.PeerAs(url, c.session()) }
+
+// session is the Client's own, as it is now.
+func (c *Client) session() string {
+	if c.o.SessionOf != nil {
+		return c.o.SessionOf()
+	}
+	return c.o.Session
+}
 
 // PeerAs returns the peer at a URL with a session of its own: links are never
 // shared between sessions. A Client remembers each pair that it was asked for.

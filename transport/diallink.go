@@ -28,8 +28,9 @@ type LinkHooks struct {
 // the Client ends it as well.
 func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*link.Conn, error) {
 	clean, bad := checkURL(url, c.o.Insecure)
+	session := c.session()
 	if bad == nil {
-		bad = checkSession(c.o.Session)
+		bad = checkSession(session)
 	}
 	if bad != nil {
 		return nil, bad
@@ -44,7 +45,7 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 	done := make(chan struct{})
 	if !c.spawn(func() { // so that Close waits for it
 		defer close(done)
-		conn, err = c.dialOwned(dialCtx, key{clean, c.o.Session}, hooks)
+		conn, err = c.dialOwned(dialCtx, key{clean, session}, hooks)
 	}) {
 		return nil, errClientClosed()
 	}

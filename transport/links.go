@@ -21,8 +21,12 @@ type opened struct {
 	peer      link.Peer
 	remote    string
 	anonymous bool
+	// socket: the link is one of ServeSocket.
+	socket bool
 	// check judges the other end's Hello; nil = that of the template.
 	check func(link.Hello) error
+	// ended is called once the link has; nil = nobody wants to know, or it has.
+	ended func()
 }
 
 // OpenLinks returns the links that are open, in the order of their remotes.

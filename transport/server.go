@@ -51,6 +51,14 @@ type ServerOptions struct {
 	// the request's context, which ends after five seconds: Close waits for it.
 	// Nil refuses everybody.
 	Authenticate func(*http.Request) (link.Peer, error)
+	// Check may refuse a link over WebSocket by what its other end says of itself,
+	// before it serves any call; peer is what Authenticate returned. The error's text
+	// goes to the other end. It runs on the link's reader and must not block. It comes
+	// before Link.Check; nil refuses nobody.
+	Check func(peer link.Peer, theirs link.Hello) error
+	// Opened is told of each link over WebSocket once it serves, and returns what is
+	// to be called once it has ended; neither may block. nil = nobody is.
+	Opened func(peer link.Peer, l *link.Conn) (ended func())
 	// Origins lists the pages, as "https://example.com", that may open links
 	// from a browser. Others' requests are refused if they have an Origin.
 	Origins []string
@@ -218,7 +226,11 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 	established = true
 	c := newCarrier(ws, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout)
 	c.userTimeout = userTimeout
-	s.establish(c, opened{peer: peer, remote: r.RemoteAddr, anonymous: anonymous}, "")
+	who := opened{peer: peer, remote: r.RemoteAddr, anonymous: anonymous}
+	if s.o.Check != nil {
+		who.check = s.checkPeer(peer)
+	}
+	s.establish(c, who, "")
 	return nil
 }
 
@@ -280,7 +292,7 @@ func (s *Server) establish(c link.Carrier, who opened, refusal string) {
 	o.Dialer, o.Duplex = false, false
 	o.Handler, o.Peer, o.Reporter = s.o.Handler, who.peer, nil
 	// Not on a socket: who connects has not shown the token by the first Status.
-	if s.o.Reporter != nil && who.peer.Level >= conduit.User && who.check == nil {
+	if s.o.Reporter != nil && who.peer.Level >= conduit.User && !who.socket {
 		o.Reporter = s.o.Reporter(who.peer)
 	}
 	if who.check != nil {
@@ -316,6 +328,33 @@ func (s *Server) establish(c link.Carrier, who opened, refusal string) {
 		l.Close(link.CloseGoingAway, refusal)
 	}
 	s.log.Debug("link opened", "peer", who.peer.Name, "user", who.peer.User, "level", who.peer.Level.String())
+	if s.o.Opened != nil && !who.socket {
+		s.watched(l, s.o.Opened(who.peer, l))
+	}
+}
+
+// watched keeps what is to be called at the end of a link, which may be over.
+func (s *Server) watched(l *link.Conn, ended func()) {
+	s.mu.Lock()
+	who, open := s.links[l]
+	if open {
+		who.ended = ended
+		s.links[l] = who
+	}
+	s.mu.Unlock()
+	if !open {
+		ended()
+	}
+}
+
+// checkPeer is the link.Options.Check of a link over WebSocket.
+func (s *Server) checkPeer(peer link.Peer) func(link.Hello) error {
+	return func(theirs link.Hello) error {
+		if err := s.o.Check(peer, theirs); err != nil || s.o.Link.Check == nil {
+			return err
+		}
+		return s.o.Link.Check(theirs)
+	}
 }
 
 // gone counts a link out that has ended; it reads which under the lock.
@@ -328,6 +367,9 @@ func (s *Server) gone(l **link.Conn, err error) {
 	delete(s.links, *l)
 	s.notify()
 	s.mu.Unlock()
+	if who.ended != nil {
+		who.ended()
+	}
 	logClosed(s.log, *l, err, "peer", who.peer.Name, "remote", who.remote)
 }
 

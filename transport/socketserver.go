@@ -65,7 +65,7 @@ func (s *Server) openSocket(conn net.Conn) {
 	}
 	c := newSocketCarrier(conn, s.o.Link.Hello.MaxPacket, s.o.WriteTimeout)
 	c.reading.Lock() // so that nothing is answered before a refusal is said
-	s.establish(c, opened{peer: s.o.SocketPeer, remote: "unix", check: s.checkToken}, reason)
+	s.establish(c, opened{peer: s.o.SocketPeer, remote: "unix", socket: true, check: s.checkToken}, reason)
 	c.reading.Unlock()
 }
 

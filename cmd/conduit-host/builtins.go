@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/elemental-conduit/conduit"
-	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/frame"
@@ -14,12 +13,15 @@ import (
 
 // newBuiltins makes what the instance answers of itself.
 func (i *instance) newBuiltins() (*builtin.Services, error) {
-	rule := authorize(auth.Disabled{})
 	return builtin.New(builtin.Options{
 		Instance: i.id, Name: i.c.String("name"), Mode: i.c.String("mode"), Version: buildVersion(), Epoch: i.epoch, Started: i.begun,
 		RemoteAdmin: i.c.Bool("host.remote_admin"),
+		// Asked for the calls of elements alone; for others it is known by then.
 		Authorize: func(peer link.Peer, in *frame.Invoke) (string, conduit.Level, *conduit.Error) {
-			p, err := rule(peer, in)
+			p, err, known := i.access.decide(peer, in, i.access.cached)
+			if !known { // an element has no session
+				return "", 0, errInstanceSession()
+			}
 			return p.User, p.Level, err
 		},
 		// By way of the instance: the host starts after the services.
@@ -44,32 +46,47 @@ func (i *instance) Drain(user, reason string) {
 func (i *instance) serveDoor() {
 	log := slogTo(i.log.Named("management"))
 	i.door.serve(transport.ServerOptions{
-		Handler:    i.builtins.Door(builtin.Management, i.operators()),
+		Handler:    i.access.door(i.operators),
 		SocketPeer: operator(i.c.String("name")),
 		Link:       i.linkOptions("management"),
 		Log:        log,
 	}, func(err error) { i.fail("management socket", err) })
 }
 
-// operators passes on what operators call, to wherever it is.
-func (i *instance) operators() link.Handler {
-	rule := authorize(auth.Disabled{})
-	return handlerFunc(func(in *link.Incoming) {
-		p, err := rule(in.Peer(), in.Invoke)
-		if err != nil {
-			in.Refuse(err)
+// operators answers what operators ask of the instance, and passes on what they
+// call, to wherever it is.
+func (i *instance) operators(c pending, inv *frame.Invoke, who host.Principal) {
+	if !i.builtins.Take(builtin.Management, c, inv, who.User, who.Level) {
+		i.pass(host.Origin{Principal: who}, c)
+	}
+}
+
+// served answers what others ask of the instance, and passes on what they call to
+// its own elements.
+func (i *instance) served(at builtin.Door) func(c pending, inv *frame.Invoke, who host.Principal) {
+	return func(c pending, inv *frame.Invoke, who host.Principal) {
+		if i.builtins.Take(at, c, inv, who.User, who.Level) {
 			return
 		}
-		i.pass(host.Origin{Principal: p}, in)
-	})
+		from := host.Origin{Principal: who}
+		if p := c.Peer(); p.System {
+			from.Peer = p.Name
+		}
+		for _, element := range inv.Chain {
+			from.Chain = append(from.Chain, string(element))
+		}
+		if err := i.host.take(from, c, inv); err != nil {
+			c.Refuse(err)
+		}
+	}
 }
 
 // fromPlugin passes on what elements call, to wherever it is.
 func (i *instance) fromPlugin(from host.Origin, in *link.Incoming) { i.pass(from, in) }
 
 // pass passes a call on by way of the locator.
-func (i *instance) pass(from host.Origin, in *link.Incoming) {
-	i.fabric.router.Pass(in, router.Door{
+func (i *instance) pass(from host.Origin, c pending) {
+	d := router.Door{
 		Here: func(c router.Call, inv *frame.Invoke) *conduit.Error {
 			if i.closing.Load() {
 				return errDraining()
@@ -78,7 +95,13 @@ func (i *instance) pass(from host.Origin, in *link.Incoming) {
 		},
 		ToPeer: from.ToPeer,
 		Passed: i.countPassed,
-	})
+	}
+	switch c := c.(type) {
+	case *link.Incoming:
+		i.fabric.router.Pass(c, d)
+	case link.Parked:
+		i.fabric.router.PassParked(c, d)
+	}
 }
 
 // gate keeps calls from elements here that take no new ones, while what they came

@@ -43,11 +43,14 @@ func (i *instance) joinCluster() error {
 		return err
 	}
 	log := slogTo(i.log.Named("cluster"))
+	o := i.linkOptions("cluster")
+	o.Check = i.access.sameStore
 	client := transport.NewClient(transport.ClientOptions{
 		DialContext: dial,
+		SessionOf:   i.access.secret,
 		DialTimeout: i.c.Duration("cluster.dial_timeout"),
 		Insecure:    insecure,
-		Link:        i.linkOptions("cluster"),
+		Link:        o,
 		Log:         log,
 	})
 	r := registry.New(registry.Options{

@@ -134,7 +134,7 @@ func findInstance(ctx context.Context, runDir, wanted string) (string, error) {
 }
 
 // startOne is the command that starts an instance on a machine that has none.
-const startOne = "conduit-host serve --mode worker --auth-mode disabled"
+const startOne = "conduit-host serve --mode worker"
 
 func listed(names []string, wanted string) string {
 	if len(names) == 0 {

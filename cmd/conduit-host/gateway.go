@@ -27,13 +27,24 @@ type httpGateway struct {
 
 func (i *instance) serveGateway(l net.Listener) error {
 	log := slogTo(i.log.Named("gateway"))
-	g, err := gateway.New(gateway.Options{
+	o := gateway.Options{
 		Locate:  func(addr string) conduit.Invoker { return i.counted(i.fabric.locator.At(addr)) },
 		MaxBody: i.c.Size("gateway.max_body"),
 		Timeout: i.c.Duration("cluster.call_timeout"),
 		Origins: i.c.List("gateway.cors"),
 		Log:     log,
-	})
+
+		Authenticate: i.access.caller,
+		Watch:        i.access.watch,
+		AuthStore:    i.access.storeID(),
+	}
+	if i.access.sessions != nil {
+		o.Sessions = logins{i.access}
+		if at, ok := l.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
+			i.log.Warn("gateway.listen is not loopback, and the gateway speaks plain HTTP: passwords, sessions and payloads can be read on the way; put a proxy that speaks TLS before it")
+		}
+	}
+	g, err := gateway.New(o)
 	if err != nil {
 		return configf("gateway: %v", err)
 	}

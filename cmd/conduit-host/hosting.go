@@ -9,12 +9,10 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/frame"
-	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/metrics"
 	"github.com/elemental-conduit/conduit/internal/router"
 	"github.com/elemental-conduit/conduit/locator"
@@ -22,7 +20,6 @@ import (
 
 // hosting is what an instance needs of what runs its plugins.
 type hosting interface {
-	link.Handler
 	builtin.Inventory
 	// take passes a call on to an element here, or leaves it as it was.
 	take(from host.Origin, c router.Call, inv *frame.Invoke) *conduit.Error
@@ -52,7 +49,6 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	}
 	o := hostOptions(i.c)
 	o.Dir, o.Instance, o.Log, o.Memory = dir, i.id, i.log, i.memory
-	o.Authorize = authorize(auth.Disabled{})
 	o.Builtin = i.builtins.Door(builtin.Plugin, nil)
 	o.FromPlugin = i.fromPlugin
 	o.Budget = i.budget
@@ -149,8 +145,6 @@ func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
 // nothing hosts no deployments.
 type nothing struct{}
-
-func (nothing) Handle(in *link.Incoming) { in.Refuse(notHosted()) }
 
 func (nothing) take(host.Origin, router.Call, *frame.Invoke) *conduit.Error { return notHosted() }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/builtin"
 	"github.com/elemental-conduit/conduit/internal/config"
@@ -43,6 +42,7 @@ type instance struct {
 	lock   instanceLock
 	door   *door
 	memory *link.Memory
+	access *access
 
 	builtins *builtin.Services
 	budget   *budget.Budget
@@ -101,6 +101,11 @@ func (i *instance) start(ctx context.Context) error {
 	if err := i.identify(); err != nil {
 		return err
 	}
+	var err error
+	if i.access, err = openAccess(ctx, i.c, i.id, i.log); err != nil {
+		return err
+	}
+	i.run("session keeper", func() error { i.access.keep(); return nil }) //nolint:contextcheck // it lives longer than the start
 	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
 	i.budget = budget.New(int64(i.c.Int("budget.total")))
 	i.metrics = i.newMetrics()
@@ -208,8 +213,10 @@ func (i *instance) serveOps(l net.Listener) {
 func (i *instance) serveCluster(l net.Listener) {
 	log := slogTo(i.log.Named("cluster"))
 	i.cluster = transport.NewServer(transport.ServerOptions{
-		Handler:      i.builtins.Door(builtin.Cluster, i.host),
-		Authenticate: authenticate(auth.Disabled{}),
+		Handler:      i.access.door(i.served(builtin.Cluster)),
+		Authenticate: i.access.authenticate,
+		Check:        i.access.check,
+		Opened:       i.access.opened,
 		Origins:      i.c.List("cluster.origins"),
 		MaxLinks:     i.c.Int("cluster.max_links"),
 		Reporter:     i.reporter,
@@ -233,6 +240,7 @@ func (i *instance) linkOptions(op string) link.Options {
 			Epoch:      i.epoch,
 			MaxMessage: i.c.Size("cluster.max_payload"),
 			MaxCalls:   uint32(i.c.Int("cluster.max_calls")),
+			AuthStore:  i.access.storeID(),
 			Build:      buildVersion(),
 		},
 		Memory:        i.memory,
@@ -375,6 +383,9 @@ func (i *instance) stopNow(ctx context.Context) {
 	}
 	if i.http != nil {
 		_ = i.http.Close()
+	}
+	if i.access != nil {
+		i.access.close(ctx)
 	}
 	if i.ops != nil {
 		ctx, cancel := context.WithTimeout(ctx, opsGrace)

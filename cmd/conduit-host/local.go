@@ -47,7 +47,8 @@ func (i *instance) openInner() {
 	o := i.linkOptions("inner")
 	o.ProbeInterval = -1 // the other end is this process
 	served := o
-	served.Handler = i.builtins.Door(builtin.Cluster, i.gate(i.host))
+	serve := i.served(builtin.Cluster)
+	served.Handler = i.gate(i.access.door(serve))
 	served.Peer = link.Peer{Name: i.id.String(), System: true, Level: conduit.System}
 	o.Dialer = true
 	i.inner = &inner{served: link.New(far, served), conn: link.New(near, o)}

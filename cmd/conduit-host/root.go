@@ -75,7 +75,7 @@ func (a *app) rootCommand() *cobra.Command {
 		Short: "Runs plugins and calls them across a cluster",
 		Long: "conduit-host is an instance of Elemental Conduit: it runs the plugins of a directory, and lets any\n" +
 			"client and any other instance call them. It is also the command line for calling them.",
-		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
+		Example: "  conduit-host serve --mode worker --host-deployments ./deployments\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
 			"  conduit-host ls elements",
 		SilenceErrors:     true,
@@ -92,7 +92,7 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.sessionCommand(), a.userCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
 	completionGroup(root)
 	return root

@@ -37,8 +37,8 @@ the file; see docs/configuration.md, and conduit-host config explain.
 
 Exit status: 0 drained; 1 something broke; 2 usage, configuration, or what it asks
 of the machine; 130 a signal came before it was ready, or a second one.`,
-		Example: "  conduit-host serve --mode worker --auth-mode disabled --host-deployments ./deployments\n" +
-			"  conduit-host serve --mode external --auth-mode disabled --discovery-static 127.0.0.1:7400\n" +
+		Example: "  conduit-host serve --mode worker --host-deployments ./deployments\n" +
+			"  conduit-host serve --mode external --discovery-static 127.0.0.1:7400\n" +
 			"  conduit-host serve --config /etc/conduit.yaml --log-format json",
 		Args: takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context()) },

@@ -55,18 +55,43 @@ func (d *door) Handle(in *link.Incoming) {
 		in.Refuse(refuse(inv, conduit.NotFound, conduit.ReasonInstanceNotFound, "this is the instance %s, and its deployment conduit", d.s.instance))
 		return
 	}
-	m, who, err := d.admit(in)
+	user, level, err := d.s.o.Authorize(in.Peer(), inv)
 	if err != nil {
 		in.Refuse(err)
 		return
 	}
-	in.Serve(m.serve(d.s, who))
+	d.s.serve(d.at, in, inv, user, level)
+}
+
+// Call is one that is to be decided: a *link.Incoming, or a link.Parked.
+type Call interface {
+	Refuse(err *conduit.Error)
+	Serve(fn link.ServeFunc)
+}
+
+// Take answers a call that came in at a door, if it is to the built-in services of
+// this instance, and reports whether it was. It is for who has found out already as
+// whom the call runs; inv is the call as it came. It does not block.
+func (s *Services) Take(at Door, c Call, inv *frame.Invoke, user string, level conduit.Level) bool {
+	if !s.isMine(inv.Instance, inv.Deployment) {
+		return false
+	}
+	s.serve(at, c, inv, user, level)
+	return true
+}
+
+func (s *Services) serve(at Door, c Call, inv *frame.Invoke, user string, level conduit.Level) {
+	m, who, err := s.admit(at, inv, user, level)
+	if err != nil {
+		c.Refuse(err)
+		return
+	}
+	c.Serve(m.serve(s, who))
 }
 
 // admit finds the method and checks that it may be called here.
-func (d *door) admit(in *link.Incoming) (method, asker, *conduit.Error) {
-	inv := in.Invoke
-	service, found := d.s.methods[string(inv.Service)]
+func (s *Services) admit(at Door, inv *frame.Invoke, user string, level conduit.Level) (method, asker, *conduit.Error) {
+	service, found := s.methods[string(inv.Service)]
 	switch {
 	case string(inv.Element) != "conduit" || inv.HasOrdinal && inv.Ordinal != 0:
 		return method{}, asker{}, refuse(inv, conduit.NotFound, conduit.ReasonElementNotFound, "the deployment conduit has one element, conduit")
@@ -77,18 +102,14 @@ func (d *door) admit(in *link.Incoming) (method, asker, *conduit.Error) {
 	if !found {
 		return method{}, asker{}, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, "the service %s has no method %q", inv.Service, inv.Method)
 	}
-	user, level, err := d.s.o.Authorize(in.Peer(), inv)
-	if err != nil {
-		return method{}, asker{}, err
-	}
-	open := d.at == Management || d.at == Cluster && d.s.o.RemoteAdmin
+	open := at == Management || at == Cluster && s.o.RemoteAdmin
 	who := asker{user: user, level: level, operator: open && level >= conduit.Superuser}
 	switch {
 	case !m.admin || who.operator:
 		return m, who, nil
 	case !open:
 		why := "operators call it at the instance's management socket"
-		if d.at == Cluster {
+		if at == Cluster {
 			why += ", which the command line uses without --peer, or here if host.remote_admin is set"
 		}
 		return method{}, asker{}, refuse(inv, conduit.PermissionDenied, conduit.ReasonNotRemote, "the service %s is not served here: %s", inv.Service, why)

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/elemental-conduit/conduit/discovery"
 )
@@ -16,15 +17,19 @@ import (
 // bytes on Linux and 104 on macOS, the last of them a NUL.
 const maxSocketPath = 103
 
-func checkAuthMode(v Value) string {
-	// The default is left to crossCheck: whoever wrote nothing has made no mistake.
-	if v.Layer != FromDefault && v.Text == "required" {
-		return requiredLater
+// checkStore holds auth.store to the stores that there are.
+func checkStore(v Value) string {
+	const example = "; write bolt:PATH, such as bolt:/var/lib/conduit/auth.db"
+	kind, rest, ok := strings.Cut(v.Text, ":")
+	switch {
+	case ok && kind == "bolt" && rest != "":
+		return ""
+	case ok && kind == "etcd":
+		return "is not available in this version, which keeps users and sessions in a file that the instances of one machine share" + example
+	default:
+		return "is no auth store" + example
 	}
-	return ""
 }
-
-const requiredLater = "is not available in this version, which knows no sessions; use --auth-mode disabled, which makes every caller superuser and keeps all listeners on loopback"
 
 //nolint:gochecknoglobals // compiled once, never changed
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -133,7 +138,6 @@ func (c *Config) crossCheck(known []Problem) []Problem {
 	for _, p := range known {
 		x.bad[p.Key] = true
 	}
-	x.availability()
 	x.loopback()
 	x.proportions()
 	x.socket()
@@ -155,19 +159,20 @@ func (x *crossChecker) report(key, format string, args ...any) {
 	x.problems = append(x.problems, Problem{Key: key, Where: v.Where, Message: fmt.Sprintf("%q ", v.Text) + fmt.Sprintf(format, args...)})
 }
 
-func (x *crossChecker) availability() {
-	if x.good("auth.mode") && x.c.String("auth.mode") == "required" {
-		x.report("auth.mode", "(the default) %s", requiredLater)
-	}
-}
-
+// loopback keeps to this machine what must not be heard elsewhere.
 func (x *crossChecker) loopback() {
-	if !x.good("auth.mode") || x.c.String("auth.mode") != "disabled" {
+	if !x.good("auth.mode") {
 		return
 	}
+	disabled := x.c.String("auth.mode") == "disabled"
 	for _, key := range x.listeners() {
-		if host, _, _ := splitListen(x.c.String(key)); !isLoopback(host) {
+		host, _, _ := splitListen(x.c.String(key))
+		switch {
+		case isLoopback(host):
+		case disabled:
 			x.report(key, "is not loopback, but with auth.mode disabled every caller is superuser; listen on 127.0.0.1 or [::1]")
+		case key == "cluster.listen" && x.good("cluster.insecure") && !x.c.Bool("cluster.insecure"):
+			x.report(key, "is not loopback, and ws:// lets everybody on the way read sessions and payloads; set --cluster-insecure if that network encrypts by other means, or listen on 127.0.0.1 or [::1]")
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Machine is what the computed defaults depend on. [ThisMachine] fills it; tests
@@ -94,6 +95,9 @@ func defaultDeployments(_ *Config, m Machine) string {
 func defaultStore(c *Config, _ Machine) string {
 	return "bolt:" + filepath.Join(c.String("data_dir"), "auth.db")
 }
+
+// StorePath is the path of the file that auth.store names.
+func (c *Config) StorePath() string { return strings.TrimPrefix(c.String("auth.store"), "bolt:") }
 
 func defaultLogFormat(_ *Config, m Machine) string {
 	if m.Terminal {

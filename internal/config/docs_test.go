@@ -74,7 +74,7 @@ drain:
 host:
   deployments: ./deployments
 auth:
-  mode: disabled
+  session_timeout: 12h
 ` + "```" + `
 
 An environment variable that begins with ` + "`CONDUIT_CFG_`" + ` and is no key is warned about. ` + "`CONDUIT_CFG_SESSION`" + ` is not a key: it holds the session secret of the command line.

@@ -74,17 +74,13 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// What this version cannot do is refused, never half done.
+// What this version cannot do is refused, never half done; the defaults can be done.
 func TestUnavailable(t *testing.T) {
-	_, problems := load(t, "", nil, nil)
-	expect(t, problems,
-		`auth.mode: "required" (the default) is not available in this version, which knows no sessions; use --auth-mode disabled`)
-
-	_, problems = load(t, "", nil, append(valid, "--cluster-tls-cert=x.pem", "--host-sandbox=required", "--auth-store=bolt:x"))
+	_, problems := load(t, "", nil, append(valid, "--cluster-tls-cert=x.pem", "--host-sandbox=required", "--auth-store=etcd://h1,h2/prefix"))
 	expect(t, problems,
 		`--cluster-tls-cert: cluster.tls.cert: is not available in this version`,
-		`--auth-store: auth.store: is not available`,
-		`--host-sandbox: host.sandbox: is not available`)
+		`--host-sandbox: host.sandbox: is not available`,
+		`--auth-store: auth.store: "etcd://h1,h2/prefix" is not available in this version, which keeps users and sessions in a file`)
 
 	_, problems = load(t, "", nil, append(valid, "--discovery-static=127.0.0.1:7400,ftp://x"))
 	expect(t, problems, `--discovery-static: discovery.static: "127.0.0.1:7400,ftp://x" has an entry that is no peer:`)
@@ -400,6 +396,16 @@ func TestCrossChecks(t *testing.T) {
 		want string
 	}{
 		{[]string{"--cluster-listen=0.0.0.0:7400"}, `--cluster-listen: cluster.listen: "0.0.0.0:7400" is not loopback, but with auth.mode disabled every caller is superuser`},
+		// With authentication a listener may be heard elsewhere, if what is said there may.
+		{[]string{"--auth-mode=required", "--cluster-listen=0.0.0.0:7400"}, `--cluster-listen: cluster.listen: "0.0.0.0:7400" is not loopback, and ws:// lets everybody on the way read sessions and payloads; set --cluster-insecure`},
+		{[]string{"--auth-mode=required", "--cluster-listen=0.0.0.0:7400", "--cluster-insecure"}, ``},
+		{[]string{"--auth-mode=required", "--mode=both", "--gateway-listen=0.0.0.0:7480", "--ops-listen=0.0.0.0:7490"}, ``},
+		{[]string{"--cluster-listen=0.0.0.0:7400", "--cluster-insecure"}, `with auth.mode disabled every caller is superuser`},
+		{[]string{"--auth-store=users.db"}, `auth.store: "users.db" is no auth store; write bolt:PATH`},
+		{[]string{"--auth-store=bolt:"}, `auth.store: "bolt:" is no auth store; write bolt:PATH`},
+		{[]string{"--auth-store="}, `auth.store`},
+		{[]string{"--auth-session-timeout=1ms"}, `auth.session_timeout`},
+		{[]string{"--auth-session-timeout=90000h"}, `auth.session_timeout`},
 		{[]string{"--cluster-listen=:7400"}, `is not loopback`},
 		{[]string{"--cluster-listen=box.example:7400"}, `is not loopback`},
 		{[]string{"--cluster-listen=[::]:7400"}, `is not loopback`},
@@ -412,7 +418,7 @@ func TestCrossChecks(t *testing.T) {
 		{[]string{"--cluster-probe-interval=2s"}, `is too much for cluster.dead_after, which is 3s`},
 		{[]string{"--run-dir=/" + strings.Repeat("r", 100)}, `makes the path of a socket too long: /rrrr`},
 	} {
-		_, problems := load(t, "", nil, append(tc.args, valid...))
+		_, problems := load(t, "", nil, append(valid[:len(valid):len(valid)], tc.args...))
 		if tc.want == "" {
 			if problems != nil {
 				t.Errorf("%v: %v", tc.args, problems)
@@ -444,6 +450,21 @@ func TestNearest(t *testing.T) {
 	for text, want := range map[string]string{"servr": "serve", "Serve": "serve", "cal": "call", "confg": "config", "xylophone": "", "": ""} {
 		if got := Nearest(text, candidates); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// The store is where the data is, unless another place is named.
+func TestStorePath(t *testing.T) {
+	for want, args := range map[string][]string{
+		"data/auth.db":    nil,
+		"elsewhere/a:b":   {"--auth-store=bolt:elsewhere/a:b"},
+		"/var/x/auth.db":  {"--data-dir=/var/x"},
+		"/run/y/users.db": {"--data-dir=/var/x", "--auth-store=bolt:/run/y/users.db"},
+	} {
+		c, problems := load(t, "", nil, args)
+		if got := c.StorePath(); got != want || problems != nil {
+			t.Errorf("%v: %q, want %q; %v", args, got, want, problems)
 		}
 	}
 }

@@ -35,11 +35,11 @@ func Keys() []Key {
 
 		{Name: "cluster.listen", Default: "127.0.0.1:7400", check: checkListen, Doc: "where `/cluster/v1` is served; when the default port is taken the next free one is used and printed, a port that was asked for must be free"},
 		{Name: "cluster.advertise", Computed: "from `cluster.listen`", Optional: true, Later: true, Doc: "the address that others are told to call"},
-		{Name: "cluster.insecure", Kind: Bool, Default: "false", Doc: "allows `ws://` to peers off loopback"},
+		{Name: "cluster.insecure", Kind: Bool, Default: "false", Doc: "allows `ws://` off loopback: to peers, and where `cluster.listen` is; sessions and payloads can be read on the way"},
 		{Name: "cluster.tls.cert", Optional: true, Later: true, Doc: "certificate chain of `/cluster/v1` (PEM)"},
 		{Name: "cluster.tls.key", Optional: true, Later: true, Doc: "its private key (PEM)"},
 		{Name: "cluster.tls.client_ca", Optional: true, Later: true, Doc: "CA of the certificates that callers must have (PEM)"},
-		{Name: "cluster.anonymous", Kind: Bool, Default: "true", Later: true, Doc: "whether callers without a session may connect"},
+		{Name: "cluster.anonymous", Kind: Bool, Default: "true", Doc: "whether callers without a session are let in, also by the gateway; they reach what asks for no level"},
 		{Name: "cluster.origins", Kind: List, Doc: "origins of web pages that may connect; without any, a browser may not", check: checkOrigins},
 		{Name: "cluster.link", Kind: Enum, Default: "multiplexed", Enum: []string{"multiplexed", "per-call"}, Later: true, Doc: "one link for all calls to a peer, or one for each call"},
 		{Name: "cluster.dial_timeout", Kind: Duration, Default: "5s", Min: shortest, Doc: "how long a link may take to be made"},
@@ -84,11 +84,11 @@ func Keys() []Key {
 		{Name: "host.remote_admin", Kind: Bool, Default: "false", Doc: "whether `/cluster/v1` answers administrators (`superuser` and above), who else are heard on the management socket only"},
 
 		{
-			Name: "auth.mode", Kind: Enum, Default: "required", Enum: []string{"required", "disabled"}, check: checkAuthMode,
-			Doc: "`required`: a caller needs a session; `disabled`: every caller is `superuser`, so all listeners must be loopback",
+			Name: "auth.mode", Kind: Enum, Default: "required", Enum: []string{"required", "disabled"},
+			Doc: "`required`: callers are who their session says, and anonymous without one; `disabled`: every caller is `superuser`, so all listeners must be loopback",
 		},
-		{Name: "auth.store", Computed: "`bolt:<data_dir>/auth.db`", Optional: true, Later: true, compute: defaultStore, Doc: "users and sessions; `etcd://h1,h2/prefix` for a cluster"},
-		{Name: "auth.session_timeout", Kind: Duration, Default: "48h", Min: int64(time.Second), Later: true, Doc: "how long a session lasts after its last use"},
+		{Name: "auth.store", Computed: "`bolt:<data_dir>/auth.db`", compute: defaultStore, check: checkStore, Doc: "users and sessions: `bolt:PATH`, a file that the instances of one machine share; made if it is not there (`etcd://h1,h2/prefix`, for a cluster, is not part of this version)"},
+		{Name: "auth.session_timeout", Kind: Duration, Default: "48h", Min: int64(time.Second), Max: int64(10 * 365 * 24 * time.Hour), Doc: "how long a session lasts after its last use"},
 
 		{Name: "gateway.listen", Default: "127.0.0.1:7480", check: checkListen, Doc: "where the HTTP gateway is served, by `external` and `both`; when the default port is taken the next free one is used and printed"},
 		{Name: "gateway.tls.cert", Optional: true, Later: true, Doc: "certificate chain of the gateway (PEM)"},

@@ -72,6 +72,9 @@ type Peer struct {
 	Level conduit.Level
 	// System: the other end is an instance and may vouch for others.
 	System bool
+	// Guest is what who let the link in keeps of its other end, for itself: the
+	// link only hands it on. It must be comparable, as a pointer is.
+	Guest any
 }
 
 // Options say how a link behaves. The zero value of a number is its default.

@@ -70,9 +70,7 @@ func (r *Router) Pass(in *link.Incoming, d Door) {
 		in.Refuse(err)
 		return
 	}
-	p := &passing{r: r, door: d}
-	p.in = conduit.Invocation{Method: string(inv.Method), Units: inv.Units, Attempt: inv.Attempt}
-	p.plan = target.Plan(&p.in)
+	p := r.passing(inv, target, d)
 	if !p.tryNow(in, inv) {
 		p.wait(in.Park())
 	}
@@ -97,6 +95,28 @@ func (r *Router) later(wait func()) bool {
 	}
 	r.waiting.Go(wait)
 	return true
+}
+
+// PassParked is Pass for a call that was parked, once it is known what is to become
+// of it. It runs on any goroutine and does not block.
+func (r *Router) PassParked(c link.Parked, d Door) {
+	inv := c.Invoke()
+	target, err := r.target(inv)
+	if err != nil {
+		c.Refuse(err)
+		return
+	}
+	p := r.passing(inv, target, d)
+	if !p.tryNow(c, inv) {
+		p.wait(c)
+	}
+}
+
+func (r *Router) passing(inv *frame.Invoke, target *locator.Target, d Door) *passing {
+	p := &passing{r: r, door: d}
+	p.in = conduit.Invocation{Method: string(inv.Method), Units: inv.Units, Attempt: inv.Attempt}
+	p.plan = target.Plan(&p.in)
+	return p
 }
 
 // target returns what calls the address of an Invoke.
