@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,5 +103,52 @@ func TestReadmeCommands(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the commands did not print %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestPluginPageTest compiles and runs the test of docs/plugins.md, with the
+// README's plugin split as that page says. The files are there for the go command
+// only.
+func TestPluginPageTest(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/plugins.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	greeter, err := os.ReadFile("testdata/greeter/main.go.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	split := regexp.MustCompile("(?s)```go\n(func main\\(\\).*?)```").FindSubmatch(page)
+	test := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindSubmatch(page)
+	main := regexp.MustCompile(`(?s)func main\(\) \{.*?\n\}\n`)
+	if split == nil || test == nil || !main.Match(greeter) {
+		t.Fatal("docs/plugins.md shows no split main or no test, or the README's plugin has no main")
+	}
+	dir := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for name, text := range map[string][]byte{"main.go": main.ReplaceAllLiteral(greeter, split[1]), "main_test.go": test[1]} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seen, err := filepath.Abs("testdata/greeter/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[seen] = file
+	}
+	list, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", "test", "-v", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/greeter").CombinedOutput() //nolint:gosec // our own
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestGreet")) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

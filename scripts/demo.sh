@@ -6,8 +6,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 host=$PWD/bin/conduit-host
-# Short, since sockets live below it.
 bash scripts/need.sh curl curl
+bash scripts/need.sh ps procps
+bash scripts/need.sh pgrep procps
+# Short, since sockets live below it.
 work=$(mktemp -d "${TMPDIR:-/tmp}/cdt-demo.XXXXXX")
 worker=
 external=
@@ -144,7 +146,7 @@ show 0 call '*://front/echo/conduit.example.Echo' Chain \
 say "6. A method that yields results as they come, straight from the worker"
 show 0 call "$echo" CountSlow '{"n":5,"interval_ms":200}' --peer "$peer"
 
-say "7. A typed error: its code, its reason, and whether the work may have run"
+say "7. A typed error: its reason, and whether the work may have run; over HTTP also its code"
 show 1 call "$echo" Fail '{"code":"failed_precondition","reason":"lobby_full","message":"the lobby is full"}' --instance external
 web "$gateway/v1/call/echo/echo/conduit.example.Echo/Fail" --json '{"code":"failed_precondition","reason":"lobby_full","message":"the lobby is full"}'
 
