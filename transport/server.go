@@ -77,6 +77,11 @@ type ServerOptions struct {
 	// asked for links over WebSocket of level user and above only, and must not
 	// block; nil, of it or from it, is none.
 	Reporter func(link.Peer) link.Reporter
+	// Ended is told of each link that OpenLinks has returned or would have, once, when
+	// it has ended and OpenLinks returns it no more; its numbers are final. It is called
+	// on a goroutine of the link, must be safe for concurrent calls and not block; Drain
+	// and Close do not wait for it. Nil = nobody is told.
+	Ended func(OpenLink)
 	// SocketPeer is who is at the other end of the links of ServeSocket.
 	SocketPeer link.Peer
 	// SocketToken is what they must say in their Hello. It is a secret.
@@ -369,6 +374,9 @@ func (s *Server) gone(l **link.Conn, err error) {
 	s.mu.Unlock()
 	if who.ended != nil {
 		who.ended()
+	}
+	if s.o.Ended != nil {
+		s.o.Ended(OpenLink{Conn: *l, Peer: who.peer, Remote: who.remote})
 	}
 	logClosed(s.log, *l, err, "peer", who.peer.Name, "remote", who.remote)
 }

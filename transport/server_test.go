@@ -377,3 +377,54 @@ func TestDrainFlood(t *testing.T) {
 		in.stop()
 	}
 }
+
+// The end of each link is told once, when it is listed no more, with the numbers that
+// it had at last.
+func TestEndedIsTold(t *testing.T) {
+	ctx := testContext(t)
+	ended := make(chan OpenLink, 10)
+	listed := make(chan int, 10)
+	var in *instance
+	in = serve(t, "", ServerOptions{Ended: func(l OpenLink) {
+		listed <- in.Links()
+		ended <- l
+	}})
+	c := dialer(t, ClientOptions{})
+	l, err := c.DialLink(ctx, in.url, LinkHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the link to be listed", func() bool { return in.Links() == 1 })
+	open := in.OpenLinks()[0]
+	_, err = l.Invoke(ctx, link.NewRoute(echoAddress), &conduit.Invocation{Method: "Nothing", Last: true}).Recv(ctx)
+	want(t, err, conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused)
+	if len(ended) > 0 {
+		t.Fatal("an open link is said to have ended")
+	}
+	l.Close(link.CloseDone, "")
+	got := wait(t, ended, "the end")
+	if got.Conn != open.Conn || got.Peer.User != "ada" || got.Remote != open.Remote {
+		t.Errorf("the link %+v ended, and %+v is told", open, got)
+	}
+	if n := wait(t, listed, "the list"); n != 0 {
+		t.Errorf("%d links are listed when the only one has ended", n)
+	}
+	wait(t, l.Done(), "the link's end")
+	theirs, ours := got.Conn.Stats(), l.Stats()
+	if ours.BytesIn == 0 || theirs.BytesOut < ours.BytesIn || theirs.BytesIn < 1 || theirs.PacketsIn < 2 {
+		t.Errorf("the last numbers are %+v, the other end has %+v", theirs, ours)
+	}
+
+	// Also of those that Close ends.
+	if _, err := c.DialLink(ctx, in.url, LinkHooks{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the next link to be listed", func() bool { return in.Links() == 1 })
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, ended, "the end of the next")
+	if len(ended) > 0 {
+		t.Error("an end is told twice")
+	}
+}

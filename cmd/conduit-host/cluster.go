@@ -54,7 +54,7 @@ func (i *instance) joinCluster() error {
 		Log:         log,
 	})
 	r := registry.New(registry.Options{
-		Source: source, Dialer: peerlink.New(client, peerlink.Options{}),
+		Source: source, Dialer: peerlink.New(client, peerlink.Options{Dialled: i.dialled}),
 		Self: i.id, SelfEpoch: i.epoch,
 		Policy:  policies[i.c.String("registry.policy")],
 		Refresh: i.c.Duration("registry.refresh"), RefreshTimeout: i.c.Duration("registry.refresh_timeout"),

@@ -47,6 +47,7 @@ type instance struct {
 	builtins *builtin.Services
 	budget   *budget.Budget
 	metrics  *metrics.Metrics
+	linked   peerLinks
 
 	host    hosting
 	fabric  *fabric
@@ -220,6 +221,7 @@ func (i *instance) serveCluster(l net.Listener) {
 		Origins:      i.c.List("cluster.origins"),
 		MaxLinks:     i.c.Int("cluster.max_links"),
 		Reporter:     i.reporter,
+		Ended:        i.clientGone,
 		Link:         i.linkOptions("cluster"),
 		Log:          log,
 	})

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"maps"
+	"slices"
+	"sync"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/metrics"
 	"github.com/elemental-conduit/conduit/registry"
+	"github.com/elemental-conduit/conduit/transport"
 )
 
 // newMetrics makes what /metrics shows. It is asked before everything that it asks
@@ -37,25 +43,85 @@ func (i *instance) linkMetrics() []metrics.Link {
 	var list []metrics.Link
 	if i.cluster != nil {
 		for _, l := range i.cluster.OpenLinks() {
-			s := l.Conn.Stats()
-			list = append(list, metrics.Link{
-				ID: l.Conn, Peer: "client", RTT: s.RTT,
-				BytesIn: s.BytesIn, BytesOut: s.BytesOut, PacketsIn: s.PacketsIn, PacketsOut: s.PacketsOut, Queued: s.Queued,
-			})
+			list = append(list, linkMetric(l.Conn, metrics.Clients))
 		}
 	}
-	for _, p := range i.fabric.registry.Peers() {
-		if p.Link == nil || p.Name == "" {
-			continue // its name is not known yet
-		}
-		conn := connOf(p.Link)
-		s := conn.Stats()
-		list = append(list, metrics.Link{
-			ID: conn, Peer: p.Name, RTT: s.RTT,
-			BytesIn: s.BytesIn, BytesOut: s.BytesOut, PacketsIn: s.PacketsIn, PacketsOut: s.PacketsOut, Queued: s.Queued,
-		})
+	for conn, name := range i.linked.all() {
+		list = append(list, linkMetric(conn, name))
 	}
 	return list
+}
+
+func linkMetric(conn *link.Conn, peer string) metrics.Link {
+	s := conn.Stats()
+	return metrics.Link{
+		ID: conn, Peer: peer, RTT: s.RTT,
+		BytesIn: s.BytesIn, BytesOut: s.BytesOut, PacketsIn: s.PacketsIn, PacketsOut: s.PacketsOut, Queued: s.Queued,
+	}
+}
+
+// clientGone counts what a link to the cluster listener did to its end.
+func (i *instance) clientGone(l transport.OpenLink) {
+	i.metrics.LinkEnded(linkMetric(l.Conn, metrics.Clients))
+}
+
+// peerLinks are the links to peers, each under the name that its peer had when it
+// became one. The registry does not tell of a link any more that it has released,
+// on which calls are still under way: these are here until they end.
+type peerLinks struct {
+	mu   sync.Mutex
+	open map[*link.Conn]string
+}
+
+func (p *peerLinks) add(conn *link.Conn, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open == nil {
+		p.open = map[*link.Conn]string{}
+	}
+	p.open[conn] = name
+}
+
+func (p *peerLinks) remove(conn *link.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, conn)
+}
+
+func (p *peerLinks) all() map[*link.Conn]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.open)
+}
+
+// follow counts the link to a new peer until it ends, whoever holds it.
+func (i *instance) follow(e registry.Event) {
+	if e.Kind != registry.EventAdded || e.Peer.Link == nil {
+		return
+	}
+	conn, name := connOf(e.Peer.Link), e.Peer.Name
+	i.linked.add(conn, name)
+	i.running.Go(func() { // fabric.leave ends all links, before anything waits for this
+		<-conn.Done()
+		i.linked.remove(conn)
+		i.metrics.LinkEnded(linkMetric(conn, name))
+	})
+}
+
+// dialled counts an attempt to link to an instance, by the name that it is known
+// by: of who answered, or of who was at the URL last. Itself it does not count
+// under its name, as it is no peer of its own.
+func (i *instance) dialled(url, instance string, err error) {
+	for _, p := range i.fabric.registry.Peers() {
+		if p.State == registry.StateSelf {
+			continue
+		}
+		if err == nil && p.Instance.String() == instance || err != nil && slices.Contains(p.URLs, url) {
+			i.metrics.Dialled(p.Name, err)
+			return
+		}
+	}
+	i.metrics.Dialled("", err)
 }
 
 func (i *instance) peerMetrics() []metrics.Peer {
@@ -83,8 +149,10 @@ func (i *instance) elementMetrics() []metrics.Element {
 	return list
 }
 
-// declare lets calls to what a peer hosts be counted by their names.
+// declare lets calls to what a peer hosts be counted by their names, and its link
+// be counted.
 func (i *instance) declare(e registry.Event) {
+	i.follow(e)
 	if e.Kind == registry.EventRemoved || e.Peer.Info == nil {
 		return
 	}

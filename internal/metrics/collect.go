@@ -92,8 +92,12 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // deployment, two instances that were given one name.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	known := map[string]bool{}
-	c.collectLinks(ch, known)
-	c.collectUnits(ch, known)
+	var peers []Peer
+	if c.o.Peers != nil {
+		peers = c.o.Peers()
+	}
+	c.collectLinks(ch, known, peers)
+	c.collectUnits(ch, known, peers)
 	c.collectElements(ch)
 	c.collectTries(ch, known)
 	for r := range authResults {
@@ -102,8 +106,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(ch, buildInfo, 1, label(c.o.Version), runtime.Version())
 }
 
-// collectLinks notes in known whom there are links to.
-func (c *collector) collectLinks(ch chan<- prometheus.Metric, known map[string]bool) {
+// collectLinks notes in known whom there are links to. Of clients and of all who are
+// known as peers it shows what earlier links did, also while there is none.
+func (c *collector) collectLinks(ch chan<- prometheus.Metric, known map[string]bool, instances []Peer) {
 	if c.o.Links == nil {
 		return
 	}
@@ -113,6 +118,10 @@ func (c *collector) collectLinks(ch chan<- prometheus.Metric, known map[string]b
 	c.scrapes.mu.Lock()
 	l := &c.scrapes.links
 	l.begin()
+	l.keepKnown(Clients)
+	for _, p := range instances {
+		l.keepKnown(label(p.Name))
+	}
 	for _, link := range c.o.Links() {
 		name := label(link.Peer)
 		l.feed(name, link.ID, link.totals())
@@ -125,14 +134,14 @@ func (c *collector) collectLinks(ch chan<- prometheus.Metric, known map[string]b
 	sums := l.finish()
 	c.scrapes.mu.Unlock()
 
-	for peer, n := range peers {
+	for peer, t := range sums {
+		n := peers[peer]
 		known[peer] = true
 		gauge(ch, linkOpen, n.open, peer)
 		gauge(ch, linkQueued, n.queued, peer)
 		if n.rtt > 0 {
 			gauge(ch, linkRTT, n.rtt, peer)
 		}
-		t := sums[peer]
 		counter(ch, linkBytes, t[0], peer, "in")
 		counter(ch, linkBytes, t[1], peer, "out")
 		counter(ch, linkPackets, t[2], peer, "in")
@@ -141,7 +150,7 @@ func (c *collector) collectLinks(ch chan<- prometheus.Metric, known map[string]b
 }
 
 // collectUnits notes in known which peers there are.
-func (c *collector) collectUnits(ch chan<- prometheus.Metric, known map[string]bool) {
+func (c *collector) collectUnits(ch chan<- prometheus.Metric, known map[string]bool, instances []Peer) {
 	var all Budget // of the cluster
 	if c.o.Budget != nil {
 		b := c.o.Budget()
@@ -152,7 +161,7 @@ func (c *collector) collectUnits(ch chan<- prometheus.Metric, known map[string]b
 	}
 	if c.o.Peers != nil {
 		peers := map[string]Peer{}
-		for _, p := range c.o.Peers() {
+		for _, p := range instances {
 			name := label(p.Name)
 			known[name] = true
 			if !p.Alive {

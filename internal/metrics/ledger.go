@@ -69,6 +69,13 @@ func (l *ledger[K, ID]) begin() {
 // keep notes that a group is there, with or without a source.
 func (l *ledger[K, ID]) keep(k K) { l.group(k).alive = true }
 
+// keepKnown is keep for a group that has had a source since it was there last.
+func (l *ledger[K, ID]) keepKnown(k K) {
+	if g := l.groups[k]; g != nil {
+		g.alive = true
+	}
+}
+
 // feed notes what a source has counted up to now.
 func (l *ledger[K, ID]) feed(k K, id ID, t totals) {
 	g := l.group(k)

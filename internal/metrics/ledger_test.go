@@ -155,6 +155,34 @@ func TestSumsNeverFall(t *testing.T) {
 	}
 }
 
+// What links did is not forgotten between two of them: not that of clients, and not
+// that of an instance that is known as a peer, alive or not.
+func TestLinksThatAllHaveEnded(t *testing.T) {
+	ls := links{}
+	peers := []Peer{{Name: "worker-1"}, {Name: "worker-9"}}
+	m := New(Options{Links: ls.list, Peers: func() []Peer { return peers }})
+	scrape(t, m).want(t, "conduit_link", page{}) // nobody has had a link
+	m.LinkEnded(Link{ID: 1, Peer: Clients, BytesIn: 10})
+	m.LinkEnded(Link{ID: 2, Peer: "worker-1", BytesIn: 20})
+	m.LinkEnded(Link{ID: 3, Peer: "stranger", BytesIn: 30})
+	for range 3 {
+		p := scrape(t, m)
+		p.want(t, "conduit_link_open", page{"conduit_link_open{peer=client}": 0, "conduit_link_open{peer=worker-1}": 0})
+		if c, w := p["conduit_link_bytes_total{direction=in,peer=client}"], p["conduit_link_bytes_total{direction=in,peer=worker-1}"]; c != 10 || w != 20 {
+			t.Errorf("clients: %v, worker-1: %v", c, w)
+		}
+	}
+	ls[4] = &Link{ID: 4, Peer: "worker-1", BytesIn: 3}
+	if got := scrape(t, m)["conduit_link_bytes_total{direction=in,peer=worker-1}"]; got != 23 {
+		t.Errorf("with the next link: %v", got)
+	}
+	delete(ls, 4)
+	peers = nil
+	if got := scrape(t, m).of("conduit_link_open{peer=worker-1"); len(got) != 0 {
+		t.Errorf("who is no peer any more is shown: %v", got)
+	}
+}
+
 func TestDials(t *testing.T) {
 	ls := links{1: {ID: 1, Peer: "worker-1"}}
 	peers := []Peer{{Name: "worker-2"}}

@@ -2,13 +2,16 @@ package metrics
 
 import "time"
 
+// Clients is the Link.Peer of all links that are no instance's, as far as is known.
+const Clients = "client"
+
 // Link is a link to another instance or to a client, at one moment.
 type Link struct {
 	// ID tells links apart and is the same whenever the link is returned: the
 	// pointer of its connection does. It is compared, kept while the link is
 	// there, and never shown.
 	ID any
-	// Peer is the name of the instance at its other end, or "client". It must be
+	// Peer is the name of the instance at its other end, or Clients. It must be
 	// the same for the life of the link.
 	Peer string
 	// RTT is the last measured round trip; 0 = none yet.

@@ -9,6 +9,7 @@ package peerlink
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -29,12 +30,18 @@ const instanceService = "conduit/conduit/conduit.v1.Instance"
 type Options struct {
 	// Log takes what there is to say; nil = nothing.
 	Log *slog.Logger
+	// Dialled is told of each attempt of Connect as it ends, on Connect's goroutine:
+	// the id that the other end said in its Hello, or why there is no link and no id.
+	// Attempts that their caller has cancelled are left out: they say nothing of who
+	// was dialled. It must be safe for concurrent calls; nil = nobody is told.
+	Dialled func(url, instance string, err error)
 }
 
 // Dialer is a registry.Dialer. All methods may be called concurrently.
 type Dialer struct {
-	client *transport.Client
-	log    *slog.Logger
+	client  *transport.Client
+	log     *slog.Logger
+	dialled func(url, instance string, err error)
 }
 
 // New returns a Dialer over a Client, which stays its caller's: once it is closed,
@@ -43,7 +50,10 @@ func New(client *transport.Client, o Options) *Dialer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Dialer{client: client, log: o.Log}
+	if o.Dialled == nil {
+		o.Dialled = func(string, string, error) {}
+	}
+	return &Dialer{client: client, log: o.Log, dialled: o.Dialled}
 }
 
 // Route implements registry.Dialer. The route is a *link.Route.
@@ -54,9 +64,13 @@ func (d *Dialer) Route(a address.Address) registry.Route { return link.NewRoute(
 func (d *Dialer) Connect(ctx context.Context, url string, h registry.Hooks) (registry.Link, error) {
 	conn, err := d.client.DialLink(ctx, url, d.hooks(url, h))
 	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			d.dialled(url, "", err)
+		}
 		return nil, err
 	}
 	theirs := conn.Theirs()
+	d.dialled(url, theirs.Instance, nil)
 	l := &Link{conn: conn, instance: theirs.Instance, epoch: theirs.Epoch}
 	a, err := address.Parse(theirs.Instance + "://" + instanceService)
 	if err != nil { // the registry says what is wrong with such an id

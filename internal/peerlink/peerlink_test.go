@@ -493,3 +493,44 @@ func TestRegistry(t *testing.T) {
 	wait(t, over, "the registry's end")
 	poll(t, "the link's end", func() bool { return i.Links() == 0 })
 }
+
+// Each attempt is told once, with who answered or why nobody did; one that was called
+// off is none.
+func TestDialledIsTold(t *testing.T) {
+	ctx := testContext(t)
+	i := start(t, 1)
+	type attempt struct {
+		url, instance string
+		err           error
+	}
+	told := make(chan attempt, 10)
+	o := Options{Dialled: func(url, instance string, err error) { told <- attempt{url, instance, err} }}
+	l, err := New(client(t, "good"), o).Connect(ctx, i.url, registry.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := wait(t, told, "the link"); got.url != i.url || got.instance != i.id.String() || got.err != nil {
+		t.Errorf("a link: %+v", got)
+	}
+	l.Release()
+
+	_, err = New(client(t, "bad"), o).Connect(ctx, i.url, registry.Hooks{})
+	if got := wait(t, told, "the refusal"); got.url != i.url || got.instance != "" || err == nil || !errors.Is(got.err, err) {
+		t.Errorf("a refusal: %+v, and the caller gets %v", got, err)
+	}
+
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := New(client(t, "good"), o).Connect(over, i.url, registry.Hooks{}); err == nil {
+		t.Error("a dial that was called off made a link")
+	}
+	late, cancel := context.WithDeadline(ctx, time.Now())
+	defer cancel()
+	_, err = New(client(t, "good"), o).Connect(late, i.url, registry.Hooks{})
+	if got := wait(t, told, "the one that was too slow"); err == nil || !errors.Is(got.err, context.DeadlineExceeded) {
+		t.Errorf("too slow: %+v", got)
+	}
+	if len(told) > 0 {
+		t.Errorf("one more is told: %+v", <-told)
+	}
+}
