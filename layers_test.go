@@ -158,7 +158,7 @@ var layers = map[string]layer{
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
 		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "internal/safepath", "proto/conduit/v1"},
-		third: []string{hclog, protobuf, sys, yaml, backoff}, // backoff: between restarts
+		third: []string{hclog, protobuf, sys, yaml, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
 	},
 	"internal/router": {
 		why:   "calls that come in at an instance's own doors, spliced to wherever the locator says",

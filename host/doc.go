@@ -7,6 +7,7 @@
 // per call.
 //
 //	scan.go      which files are there; what is wrong with them (examine.go, unsafe.go)
+//	hints.go     when to look at them: events of the file system, which prove nothing
 //	store.go     copies of binaries by hash: what runs cannot be changed under it
 //	element.go   one element and its goroutine; start.go, supervise.go: what that does
 //	describe.go  what an element may say of itself

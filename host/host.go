@@ -145,11 +145,15 @@ func (h *Host) sweepProcesses() (err error) {
 
 // follow scans until it is time to stop.
 func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
-	ticker := time.NewTicker(h.o.ScanInterval)
-	defer ticker.Stop()
+	hints := newHints(h.log)
+	defer hints.close()
+	next := time.NewTimer(time.Hour)
+	defer next.Stop()
 	failing := ""
 	var asked []lookNow
 	for n := 1; ; n++ {
+		// Before it is read: what happens from now on gives a hint.
+		watched := hints.watch(s.resolved())
 		found, waiting, err := s.scan(time.Now())
 		switch {
 		case err == nil:
@@ -168,8 +172,17 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 			l.waits <- err == nil && s.waits(l.name)
 		}
 		asked = asked[:0]
+		switch {
+		case err != nil, waiting > 0:
+			next.Reset(s.rest) // of a file that comes to rest there is no event
+		case !watched:
+			next.Reset(min(h.o.ScanInterval, unwatched))
+		default:
+			next.Reset(min(h.o.ScanInterval, s.soonest()))
+		}
 		select {
-		case <-ticker.C:
+		case <-next.C:
+		case <-hints.c:
 		case l := <-h.looks:
 			asked = append(asked, l)
 			for more := true; more; { // one scan serves all that wait for one

@@ -97,7 +97,7 @@ type Options struct {
 	// NAME=value.
 	Env []string
 
-	ScanInterval   time.Duration // 1s
+	ScanInterval   time.Duration // 30s: the whole directory is read so often, and when events hint at a change
 	StartTimeout   time.Duration // 10s: exec to handshake
 	ReadyTimeout   time.Duration // 60s: handshake to healthy
 	HealthInterval time.Duration // 5s
@@ -148,7 +148,7 @@ func (o *Options) setDefaults() error {
 		v *time.Duration
 		d time.Duration
 	}{
-		{&o.ScanInterval, time.Second},
+		{&o.ScanInterval, 30 * time.Second},
 		{&o.StartTimeout, 10 * time.Second},
 		{&o.ReadyTimeout, 60 * time.Second},
 		{&o.HealthInterval, 5 * time.Second},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,8 +103,18 @@ func (s *scanner) isPutOff(name string, sig signature) bool {
 	return ok && l.signature == sig && s.now.Before(l.at)
 }
 
+// soonest returns how long after the last scan a file is to be tried again, at the
+// earliest.
+func (s *scanner) soonest() time.Duration {
+	soonest := time.Duration(math.MaxInt64)
+	for _, l := range s.later {
+		soonest = min(soonest, max(l.at.Sub(s.now), s.rest))
+	}
+	return soonest
+}
+
 // restOf is how long a file must look the same before it is taken: as long as
-// between two scans, and a second where those are rarer.
+// between two scans, and a second where those are rarer, as they are as a rule.
 func restOf(o *Options) time.Duration { return min(o.ScanInterval, time.Second) }
 
 // waits reports whether a file was there at the last scan and still changed.
@@ -186,8 +197,8 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 			// not been touched lately.
 			if now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
 				waiting++
-			} else {
-				s.settle(dir, path, name, sig)
+			} else if !s.settle(dir, path, name, sig) {
+				waiting++
 			}
 		}
 		if f, ok := s.found[name]; ok {
@@ -214,6 +225,19 @@ func (s *scanner) way(path string) string {
 		target += "\n" + err.Error()
 	}
 	return target
+}
+
+// resolved returns the directory that is going to be read, or its name if that leads
+// nowhere.
+func (s *scanner) resolved() string {
+	dir, err := filepath.Abs(s.dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return s.dir
+	}
+	return dir
 }
 
 func (s *scanner) readDir() (string, []fs.DirEntry, error) {
@@ -249,12 +273,13 @@ func rootCause(err error) error {
 	return err
 }
 
-// settle examines a file at rest, and keeps what is found until it changes.
-func (s *scanner) settle(dir, path, name string, sig signature) {
+// settle examines a file at rest, and keeps what is found until it changes. It reports
+// false if the file changed meanwhile.
+func (s *scanner) settle(dir, path, name string, sig signature) bool {
 	b, err := s.examine(dir, path, name, sig)
 	if errors.Is(err, errMoved) {
 		delete(s.seen, name) // look again
-		return
+		return false
 	}
 	f := finding{name: name, path: path}
 	if err == nil {
@@ -269,19 +294,20 @@ func (s *scanner) settle(dir, path, name string, sig signature) {
 			r = &cause{refusedCopy, err.Error()}
 			if old, ok := s.found[name]; ok && old.binary != nil {
 				s.once(name, "a changed file could not be taken over: "+err.Error(), s.log.Error, "file", path)
-				return
+				return true
 			}
 		}
 		f.refused = r
 		s.once(name, "a file is refused: "+r.reason, s.log.Warn, "file", path, "kind", r.kind)
 		if !ok {
 			s.found[name] = f
-			return
+			return true
 		}
 	}
 	s.found[name] = f
 	s.done[name] = sig
 	delete(s.later, name)
+	return true
 }
 
 // errMoved says that a file changed while it was copied.

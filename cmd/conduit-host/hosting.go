@@ -74,7 +74,7 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 
 // hostOptions reads from the configuration what concerns the host alone.
 func hostOptions(c *config.Config) host.Options {
-	o := host.Options{
+	return host.Options{
 		Private:      filepath.Join(c.PrivateDir(), "host"),
 		AllowUnsafe:  c.Bool("host.allow_unsafe"),
 		Verify:       host.Verify(c.String("host.verify")),
@@ -84,11 +84,8 @@ func hostOptions(c *config.Config) host.Options {
 		Concurrency:  c.Int("host.concurrency"),
 		MaxMessage:   c.Size("cluster.max_payload"),
 		LinkMemory:   c.Size("cluster.link_memory"),
+		ScanInterval: c.Duration("host.rescan"),
 	}
-	if c.IsSet("host.rescan") {
-		o.ScanInterval = c.Duration("host.rescan")
-	}
-	return o
 }
 
 // plugins is a host of plugins.
