@@ -170,10 +170,28 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 		return failed(conduit.Unavailable, conduit.ReasonDraining, "all %d instances that host it are draining", n[Draining]+n[Unreachable])
 	case n[Unreachable] > 0:
 		return failed(conduit.Unavailable, conduit.ReasonPeerUnreachable, "none of %d instances that host it can be reached", n[Unreachable])
+	case pl.pinned && ix.byID[pl.instance] != nil: // what the others have, or do not say yet, changes nothing
+		who := ix.byID[pl.instance].title()
+		switch {
+		case n[NoService] > 0:
+			return failed(conduit.NotFound, conduit.ReasonServiceNotFound, "element %s of instance %s exports no service %s", pl.key.element, who, pl.key.service)
+		case n[NoElement] > 0:
+			return failed(conduit.NotFound, conduit.ReasonElementNotFound, "instance %s has no element %s", who, pl.addr.String())
+		}
+		return failed(conduit.NotFound, conduit.ReasonDeploymentNotFound, "instance %s has no deployment %s", who, pl.addr.DeploymentText())
 	case ix.asking > 0:
 		return failed(conduit.Unavailable, conduit.ReasonPeerUnreachable, "%d peers have not answered for the first time yet, none of %d others hosts it", ix.asking, len(ix.peers))
 	case len(ix.peers) == 0 && ix.hasUnreachable():
 		return failed(conduit.Unavailable, conduit.ReasonPeerUnreachable, "none of %d peers can be reached%s", len(ix.others), ix.firstReason())
+	case ix.nobody():
+		reason, who := conduit.ReasonDeploymentNotFound, "this instance"
+		if pl.pinned {
+			reason = conduit.ReasonInstanceNotFound
+		}
+		if r.o.Self.IsZero() {
+			who = "the client"
+		}
+		return failed(conduit.NotFound, reason, "%s knows no peers: discovery names none", who)
 	case n[NoService] > 0:
 		return failed(conduit.NotFound, conduit.ReasonServiceNotFound, "no instance's element %s exports service %s", pl.key.element, pl.key.service)
 	case pl.pinned && ix.byID[pl.instance] == nil:
@@ -183,6 +201,25 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 	default:
 		return failed(conduit.NotFound, conduit.ReasonDeploymentNotFound, "none of %d instances has deployment %s%s", len(ix.peers), pl.addr.DeploymentText(), ix.unasked())
 	}
+}
+
+// title is the peer as errors name it: by its name, if it has one, and its id.
+func (p *Peer) title() string {
+	if name := p.Name(); name != "" {
+		return name + " (" + p.id.String() + ")"
+	}
+	return p.id.String()
+}
+
+// nobody reports whether there is no peer, and no URL that may lead to one: this
+// instance's own is none.
+func (ix *index) nobody() bool {
+	for i := range ix.others {
+		if ix.others[i].state != StateSelf {
+			return false
+		}
+	}
+	return len(ix.peers) == 0
 }
 
 func (ix *index) hasUnreachable() bool {

@@ -1,0 +1,82 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+)
+
+// An address that names an instance is answered with what that one lacks, whatever
+// others have, and also while others have not answered yet.
+func TestWhyNotOnThatInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		a := w.host("a", 10, "app")
+		w.host("b", 10, "echo")
+		slow := w.host("slow", 10, "app")
+		slow.slow = time.Second / 2
+		title := "a (" + a.id.String() + ")"
+		try := func(when, addr, reason, message string) {
+			t.Helper()
+			_, err := w.r.TryPick(w.place(addr), Query{})
+			wantError(t, err, conduit.NotFound, reason)
+			check(t, when, err.Message, message)
+		}
+		ofA := func(path string) string { return a.id.String() + "://" + path }
+		w.list("a", "b", "slow")
+		for _, when := range []string{"one has not answered", "all have answered"} {
+			try(when, ofA("echo/echo/S"), conduit.ReasonDeploymentNotFound, "instance "+title+" has no deployment echo")
+			try(when, ofA("app/other/S"), conduit.ReasonElementNotFound, "instance "+title+" has no element "+ofA("app/other/S"))
+			try(when, ofA("app/app/T"), conduit.ReasonServiceNotFound, "element app of instance "+title+" exports no service T")
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		try("any", "*://none/none/S", conduit.ReasonDeploymentNotFound, "none of 3 instances has deployment none")
+		a.change(func(i *conduitv1.InstanceInfo) { i.Name = "" })
+		a.link().status()
+		synctest.Wait()
+		try("without a name", ofA("echo/echo/S"), conduit.ReasonDeploymentNotFound, "instance "+a.id.String()+" has no deployment echo")
+	})
+}
+
+// Who knows nobody says so, and does not count to nought.
+func TestWhyWithoutPeers(t *testing.T) {
+	for _, test := range []struct {
+		name, who string
+		self      address.InstanceID
+		listed    []string
+	}{
+		{"a client", "the client", address.InstanceID{}, nil},
+		{"an instance", "this instance", address.UniqueInstanceID("me"), nil},
+		{"an instance that is listed itself", "this instance", address.UniqueInstanceID("me"), []string{"me"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Options{Self: test.self})
+				w.host("me", 10, "app")
+				gone := w.host("gone", 10, "app")
+				w.list(test.listed...)
+				<-w.r.Settled()
+				for addr, reason := range map[string]string{
+					in("app"): conduit.ReasonDeploymentNotFound, gone.on("app"): conduit.ReasonInstanceNotFound,
+				} {
+					_, err := w.pick(addr, Query{})
+					wantError(t, err, conduit.NotFound, reason)
+					check(t, addr, err.Message, test.who+" knows no peers: discovery names none")
+				}
+				// A URL that nobody answers at is another matter.
+				w.list(append([]string{"nobody"}, test.listed...)...)
+				_, err := w.pick(in("app"), Query{})
+				wantError(t, err, conduit.Unavailable, conduit.ReasonPeerUnreachable)
+				if !strings.Contains(err.Message, "can be reached") {
+					t.Error(err.Message)
+				}
+			})
+		})
+	}
+}
