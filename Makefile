@@ -33,10 +33,13 @@ BENCH           ?= .
 BENCH_PKGS      ?= ./...
 BENCHFLAGS      ?= -benchmem
 BENCHMARKS_ARGS ?=
+# How often `make bench-cluster` kills a worker, and restarts all five, by each way in.
+KILLS ?= 6
+ROLLS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench bench-pick lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
+.PHONY: help demo build test race fuzz bench bench-pick bench-cluster lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -70,6 +73,10 @@ bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
 
 bench-pick: ## Measure the choice among 10 to 10,000 peers
 	$(GO) test -run '^$$' -bench Pick $(BENCHFLAGS) ./registry
+
+bench-cluster: ## Kill workers, and restart five, under calls (KILLS, ROLLS)
+	cd benchmarks && $(GO) run . -scenario kill -rounds $(KILLS)
+	cd benchmarks && $(GO) run . -scenario rolling -rounds $(ROLLS)
 
 lint: $(GOLANGCI) ## Report what the linters find
 	$(GO) vet ./...

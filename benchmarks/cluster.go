@@ -52,7 +52,7 @@ func startCluster(ctx context.Context, l *lab, n int) (*cluster, error) {
 	if plugin, err = l.build(ctx, "..", "./plugins/echo"); err != nil {
 		return nil, err
 	}
-	addrs, err := freeAddresses(n)
+	addrs, err := freeAddresses(ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -218,11 +218,11 @@ func until(ctx context.Context, holds func() (bool, error)) error {
 
 // freeAddresses are loopback addresses whose ports were free a moment ago: who is
 // started again must come back where it was.
-func freeAddresses(n int) ([]string, error) {
+func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	var addrs []string
 	for range n {
 		var c net.ListenConfig
-		l, err := c.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		l, err := c.Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}

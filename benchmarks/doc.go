@@ -3,9 +3,11 @@
 // request/reply through its server, against a dial for each call, and against the
 // floor that moving the same bytes over the same two hops costs in Go.
 //
-//	go run .                 measure and print the tables
-//	go run . -write          put them into ../docs/performance.md, too
-//	go run . -profile        CPU profiles of caller, host and plugin at 32 B, 64 in flight
+//	go run .                    measure and print the tables
+//	go run . -write             put them into ../docs/performance.md, too
+//	go run . -profile           CPU profiles of caller, host and plugin at 32 B, 64 in flight
+//	go run . -scenario kill     what becomes of calls when a worker is killed
+//	go run . -scenario rolling  ... when five are restarted one after another
 //
 // How it measures: closed loop, every system in processes of its own, one window
 // after the other with the systems taking turns (A B C D A B C D ...), so that what
@@ -18,4 +20,6 @@
 // itself with -role. In reading order: main.go (flags), run.go (the turns),
 // system.go (what is measured) with conduit.go, nats.go and floor.go, caller.go and
 // window.go (what happens in the caller's process), table.go (what comes out).
+// The scenarios are apart: scenario.go, cluster.go (the processes), door.go (how
+// calls get in), pace.go (the load), kill.go and rolling.go.
 package main

@@ -90,6 +90,11 @@ func (d *goDoor) call(ctx context.Context, instance, method, request string, rep
 	return json.Unmarshal(got, reply)
 }
 
+// connections is how many are kept to the gateway. A call waits for a free one, and
+// its latency has the wait in it; without a bound a machine that falls behind for a
+// moment would be asked to make a thousand connections, and fall behind for good.
+const connections = 256
+
 // httpDoor is the gateway of the external instance, over connections that are kept.
 type httpDoor struct {
 	base   string
@@ -99,7 +104,7 @@ type httpDoor struct {
 func newHTTPDoor(gateway string) *httpDoor {
 	return &httpDoor{
 		base:   gateway + "/v1/call/" + strings.TrimPrefix(echoAddress, "*://") + "/",
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: mostUnderWay}},
+		client: &http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}},
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -23,7 +25,9 @@ const (
 
 // killed is what one kill gave.
 type killed struct {
-	first, last time.Duration // from before the kill to the first and the last failure
+	// From before the kill: when the kernel had closed the worker's connections, as
+	// one that carries nothing shows, and when the last call had failed.
+	reset, last time.Duration
 	// Of the calls after that: how many needed more than one attempt, and failed.
 	rerouted, failed int
 }
@@ -35,8 +39,9 @@ func killScenario(ctx context.Context, l *lab, o options, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	row(stdout, []string{"door", "kills", "first failure, p50", "last failure, p50", "last failure, max", "later calls", "on the dead worker", "failed"})
-	row(stdout, []string{"---", "--:", "--:", "--:", "--:", "--:", "--:", "--:"})
+	head := []string{"door", "kills", "kill to reset: p50 / max", "reset to last failure: p50 / max", "over 50 ms", "later calls", "on the dead worker", "failed"}
+	row(stdout, head)
+	row(stdout, append([]string{"---"}, slices.Repeat([]string{"--:"}, len(head)-1)...))
 	for _, name := range o.doors {
 		d, err := c.open(ctx, name)
 		if err != nil {
@@ -48,7 +53,7 @@ func killScenario(ctx context.Context, l *lab, o options, stdout, stderr io.Writ
 			if err != nil {
 				return errors.Join(fmt.Errorf("%s, round %d: %w", name, round+1, err), d.Close())
 			}
-			fmt.Fprintf(stderr, "%s, round %d of %d: %v\n", name, round+1, o.rounds, k.last)
+			fmt.Fprintf(stderr, "%s, round %d of %d: reset after %v, the last call failed after %v\n", name, round+1, o.rounds, k.reset, k.last)
 			all = append(all, k)
 		}
 		if err := d.Close(); err != nil {
@@ -59,17 +64,25 @@ func killScenario(ctx context.Context, l *lab, o options, stdout, stderr io.Writ
 	return nil
 }
 
+// failWithin is how long after the reset the last call may fail.
+const failWithin = 50 * time.Millisecond
+
 func killRow(name string, all []killed) []string {
-	var first, last []float64
-	var rerouted, failed int
+	var reset, last []float64
+	var over, rerouted, failed int
 	for _, k := range all {
-		first, last = append(first, float64(k.first)), append(last, float64(k.last))
+		after := max(k.last-k.reset, 0) // who sees it first is chance
+		if after > failWithin {
+			over++
+		}
+		reset, last = append(reset, float64(k.reset)), append(last, float64(after))
 		rerouted += k.rerouted
 		failed += k.failed
 	}
+	spread := func(v []float64) string { return millis(middle(v)) + " / " + millis(slices.Max(v)) }
 	return []string{
-		name, fmt.Sprint(len(all)), millis(middle(first)), millis(middle(last)), millis(slices.Max(last)),
-		thousands(float64(laterCalls * len(all))), fmt.Sprint(rerouted), fmt.Sprint(failed),
+		name, strconv.Itoa(len(all)), spread(reset), spread(last), strconv.Itoa(over),
+		thousands(float64(laterCalls * len(all))), strconv.Itoa(rerouted), strconv.Itoa(failed),
 	}
 }
 
@@ -96,22 +109,23 @@ func (c *cluster) kill(ctx context.Context, d door, victim *instance) (killed, e
 	if err != nil {
 		return k, fmt.Errorf("the calls are not under way: %w", err)
 	}
+	reset, err := resetOf(pending, victim.addr)
+	if err != nil {
+		return k, err
+	}
 	from := time.Now()
 	if err := victim.cmd.Process.Kill(); err != nil {
 		return k, err
 	}
-	for n := range pendingCalls {
+	for range pendingCalls {
 		f := <-failures
 		e, ok := errors.AsType[*conduit.Error](f.err)
 		if !ok || e.Reason != conduit.ReasonPeerLost || e.Outcome != conduit.OutcomeUnknown {
 			return k, fmt.Errorf("a call under way ended with %w instead of peer_lost, unknown", f.err)
 		}
-		if took := f.at.Sub(from); n == 0 {
-			k.first, k.last = took, took
-		} else {
-			k.first, k.last = min(k.first, took), max(k.last, took)
-		}
+		k.last = max(k.last, f.at.Sub(from))
 	}
+	k.reset = (<-reset).Sub(from)
 	for range laterCalls {
 		one, cancel := context.WithTimeout(ctx, callTimeout)
 		var who struct{ Attempt uint32 }
@@ -132,6 +146,22 @@ func (c *cluster) kill(ctx context.Context, d door, victim *instance) (killed, e
 		return k, err
 	}
 	return k, reach(ctx, d, victim)
+}
+
+// resetOf connects to an address and returns when the other end was gone.
+func resetOf(ctx context.Context, addr string) (<-chan time.Time, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	gone := make(chan time.Time, 1)
+	go func() {
+		_, _ = conn.Read(make([]byte, 1)) // it says nothing, so this is its end
+		gone <- time.Now()
+		_ = conn.Close()
+	}()
+	return gone, nil
 }
 
 // millis is a number of nanoseconds in milliseconds.

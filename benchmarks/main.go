@@ -111,7 +111,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	switch {
 	case o.scenario != "":
-		err = errors.Join(err, o.parseScenario(fs, *doors))
+		err = errors.Join(err, parseScenario(&o, fs, *doors))
+	case given(fs)["doors"] || given(fs)["rate"]:
+		for _, name := range []string{"doors", "rate"} {
+			if given(fs)[name] {
+				err = errors.Join(err, fmt.Errorf("-%s has a meaning only with -scenario", name))
+			}
+		}
 	case o.rounds < 3:
 		err = errors.Join(err, errors.New("-rounds: a median of fewer than 3 says nothing"))
 	}

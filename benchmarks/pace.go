@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/elemental-conduit/conduit"
 )
 
@@ -68,12 +67,13 @@ func (p *paced) run(ctx context.Context) {
 			if !p.begin() {
 				continue
 			}
+			number := n // n goes on
 			calls.Go(func() {
 				// Not ctx: what has begun is to end by itself.
 				one, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 				defer cancel()
-				err := p.call(one, n)
-				p.ended(n, time.Since(due), time.Since(from), err)
+				err := p.call(one, number)
+				p.ended(number, time.Since(due), time.Since(from), err)
 			})
 		}
 	}

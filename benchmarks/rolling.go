@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +53,9 @@ func rollingScenario(ctx context.Context, l *lab, o options, stdout, stderr io.W
 		}
 		row(stdout, r.row(name))
 		p := r.load
+		for _, err := range r.lost {
+			troubles = append(troubles, fmt.Sprintf("%s: a worker did not come back: %v", name, err))
+		}
 		for _, t := range p.troubles() {
 			troubles = append(troubles, name+": "+t)
 		}
@@ -78,15 +82,15 @@ type roll struct {
 
 	mu    sync.Mutex
 	backs []float64 // from when a worker said that it was ready until it was called, in ns
-	lost  []error   // why one was not
+	lost  []error   // why one was not called
 }
 
 func (r *roll) row(name string) []string {
 	p := r.load
 	at := func(h *hdrhistogram.Histogram, q float64) string { return millis(float64(h.ValueAtQuantile(q))) }
 	return []string{
-		name, fmt.Sprint(r.restarts), thousands(float64(p.made)), thousands(p.achieved()),
-		fmt.Sprint(p.failed(idempotentCalls, "")), fmt.Sprint(p.failed(plainCalls, "")), fmt.Sprint(p.failed(plainCalls, "unknown")),
+		name, strconv.Itoa(r.restarts), thousands(float64(p.made)), thousands(p.achieved()),
+		strconv.Itoa(p.failed(idempotentCalls, "")), strconv.Itoa(p.failed(plainCalls, "")), strconv.Itoa(p.failed(plainCalls, "unknown")),
 		short(r.cpus), at(r.before, 50) + " / " + at(r.before, 99),
 		at(r.while, 50) + " / " + at(r.while, 99) + " / " + at(r.while, 100),
 		millis(middle(r.backs)) + " / " + millis(slices.Max(r.backs)),
@@ -107,7 +111,7 @@ func (r *roll) run(ctx context.Context, o options, stderr io.Writer) error {
 	stop()
 	<-over
 	r.watches.Wait()
-	return errors.Join(append(r.lost, err)...)
+	return err
 }
 
 // call makes the n-th call.
@@ -118,7 +122,7 @@ func (r *roll) call(ctx context.Context, n int) error {
 	var reply string
 	err := r.d.call(ctx, "", "Upper", `"x"`, &reply)
 	if err == nil && reply != "X" {
-		err = fmt.Errorf("Upper says %q", reply)
+		err = fmt.Errorf("for X came %q", reply)
 	}
 	return err
 }

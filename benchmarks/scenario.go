@@ -24,7 +24,7 @@ func scenarios() map[string]scenario {
 	return map[string]scenario{
 		"kill": {
 			rounds: 20, limit: 5 * time.Minute, run: killScenario,
-			about: fmt.Sprintf("%d calls are under way at one of two workers when it is killed with SIGKILL; times are from just before the signal. "+
+			about: fmt.Sprintf("%d calls are under way at one of two workers when it is killed with SIGKILL. The reset is when a connection that carries nothing sees the worker gone. "+
 				"When the last of them has failed, %d calls that may go anywhere are made, one after another: one that had to be tried twice was sent to the dead worker first.", pendingCalls, laterCalls),
 		},
 		"rolling": {
@@ -39,13 +39,12 @@ func scenarios() map[string]scenario {
 func scenarioNames() []string { return slices.Sorted(maps.Keys(scenarios())) }
 
 // parseScenario completes the options of a scenario.
-func (o *options) parseScenario(fs *flag.FlagSet, doors string) error {
+func parseScenario(o *options, fs *flag.FlagSet, doors string) error {
 	s, ok := scenarios()[o.scenario]
 	if !ok {
 		return fmt.Errorf("-scenario: there is no %q; there are %s", o.scenario, strings.Join(scenarioNames(), ", "))
 	}
-	set := map[string]bool{}
-	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	set := given(fs)
 	if !set["rounds"] {
 		o.rounds = s.rounds
 	}
@@ -71,6 +70,13 @@ func (o *options) parseScenario(fs *flag.FlagSet, doors string) error {
 		}
 	}
 	return err
+}
+
+// given are the names of the flags that the command line has.
+func given(fs *flag.FlagSet) map[string]bool {
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	return set
 }
 
 // mostRate is what one process can be asked to begin.
