@@ -382,6 +382,53 @@ func TestExplain(t *testing.T) {
 	})
 }
 
+// Of two that are alike none is said to be better.
+func TestExplainTie(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const drawn = "p2c: of 2 candidates two were drawn at random; "
+		for _, test := range []struct {
+			policy       Policy
+			room, busy   int64 // of y; x has room for 1000, and no calls
+			units        uint32
+			chosen, want string
+		}{
+			{P2C, 1000, 0, 1, "", drawn + "they have the same effective headroom, and chance decided"},
+			{P2C, 1001, 0, 1, "y", drawn + "it is the one with more effective headroom"},
+			{P2C, 1001, 0, 0, "", drawn + "they have the same number of calls under way, and chance decided"},
+			{P2C, 1001, 1, 0, "x", drawn + "it is the one with fewer calls under way"},
+			{Headroom, 1000, 0, 1, "", "headroom: 2 of 2 candidates have the most effective headroom, all the same; it is one of them at random"},
+			{Headroom, 1000, 0, 0, "", "headroom: 2 of 2 candidates have the most effective headroom, all the same; it is one of them at random"},
+			{Headroom, 1001, 9, 0, "y", "headroom: it has the most effective headroom of 2 candidates"},
+		} {
+			w := newWorld(t, Options{Policy: test.policy})
+			names := map[address.InstanceID]string{w.host("x", 1000, "app").id: "x"}
+			y := w.host("y", test.room, "app")
+			names[y.id] = "y"
+			w.list("x", "y")
+			y.link().busy(int(test.busy))
+			seen := map[string]int{}
+			for range 64 {
+				e := w.r.Explain(w.place(in("app")), Query{Units: test.units})
+				check(t, "reason", e.Reason, test.want)
+				seen[names[e.Chosen]]++
+				if c := e.Candidates[0]; c.Verdict != Chosen && e.Candidates[1].Verdict != Chosen {
+					t.Errorf("nobody is marked as chosen: %+v", e.Candidates)
+				}
+			}
+			if test.chosen != "" && seen[test.chosen] != 64 || test.chosen == "" && (seen["x"] == 0 || seen["y"] == 0) {
+				t.Errorf("%+v: chosen were %v", test, seen)
+			}
+			w.stop()
+		}
+		// A method that nobody lists goes where the service is.
+		w := newWorld(t, Options{})
+		w.host("x", 10, "app")
+		w.list("x")
+		e := w.r.Explain(w.place(in("app")), Query{Method: "New"})
+		check(t, "no method", e.Reason, "no instance lists the method; one that has the service is asked")
+	})
+}
+
 // Events and picks agree: who was added can be picked, who was removed is not.
 func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,7 +35,8 @@ type Hooks struct {
 
 // Link is one connection to one instance: once it is lost, calls on it fail, and
 // it never becomes one to somebody else. All methods may be called concurrently;
-// none but WhoAreYou waits for the peer.
+// none but WhoAreYou waits for the peer. A Link that has Heard() time.Time too, when a
+// packet came last, has that shown (see [PeerStatus]).
 type Link interface {
 	// Instance and Epoch are what the peer's Hello said.
 	Instance() string

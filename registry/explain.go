@@ -43,45 +43,85 @@ type CandidateInfo struct {
 func (r *Registry) Explain(pl *Place, q Query) Explanation {
 	ix := r.index.Load()
 	ms := ix.members(pl)
-	m, _, ok := choose(ms, &q, r.o.Policy)
-	if !ok {
+	m, reason := r.chooseAndSay(ms, &q, pl)
+	if m == nil {
 		e := r.why(ix, pl, &q)
 		if e.Reason == conduit.ReasonMethodNotFound {
 			open := q
 			open.Method = ""
-			m, _, ok = choose(ms, &open, r.o.Policy)
+			m, _ = r.chooseAndSay(ms, &open, pl)
+			if !pl.pinned {
+				reason = "no instance lists the method; one that has the service is asked"
+			}
 		}
-		if !ok {
+		if m == nil {
 			return Explanation{Reason: e.Message, Err: e, Candidates: ix.explain(pl, ms, &q, nil)}
 		}
 	}
-	return Explanation{Chosen: m.p.id, Reason: r.rule(ms, &q, pl), Candidates: ix.explain(pl, ms, &q, m)}
+	return Explanation{Chosen: m.p.id, Reason: reason, Candidates: ix.explain(pl, ms, &q, m)}
 }
 
-// rule says how the choice was made.
-func (r *Registry) rule(ms []member, q *Query, pl *Place) string {
+// chooseAndSay is choose, and says how the choice was made. m is nil if none is a
+// candidate.
+func (r *Registry) chooseAndSay(ms []member, q *Query, pl *Place) (m *member, reason string) {
 	n := 0
-	units := uint32(0)
 	for i := range ms {
 		var w weight
 		if ms[i].weigh(q, &w) {
 			n++
-			units = max(units, w.units)
 		}
+	}
+	if r.o.Policy == Headroom {
+		m, reason = sayHeadroom(ms, q, n)
+	} else {
+		m, reason = sayP2C(ms, q, n)
 	}
 	switch {
 	case pl.pinned:
-		return "the address names the instance"
-	case n == 0:
-		return "no instance lists the method; one that has the service is asked"
+		reason = "the address names the instance"
 	case n == 1:
-		return "it is the only candidate"
-	case r.o.Policy == Headroom:
-		return fmt.Sprintf("headroom: it has the most effective headroom of %d candidates", n)
-	case units > 0:
-		return fmt.Sprintf("p2c: of %d candidates two were drawn at random; it is the one with more effective headroom", n)
+		reason = "it is the only candidate"
+	}
+	return m, reason
+}
+
+func sayHeadroom(ms []member, q *Query, n int) (*member, string) {
+	best, w, ok := mostHeadroom(ms, q)
+	if !ok {
+		return nil, ""
+	}
+	equal := 0
+	for i := range ms {
+		var one weight
+		if ms[i].headroom(q, &one) && one.effective == w.effective {
+			equal++
+		}
+	}
+	if equal > 1 {
+		return best, fmt.Sprintf("headroom: %d of %d candidates have the most effective headroom, all the same; it is one of them at random", equal, n)
+	}
+	return best, fmt.Sprintf("headroom: it has the most effective headroom of %d candidates", n)
+}
+
+func sayP2C(ms []member, q *Query, n int) (*member, string) {
+	var w, wr weight
+	m, rival := draw(ms, q, &w, &wr)
+	if rival == nil {
+		return m, "it is the only candidate"
+	}
+	if !betterThan(m, &w, rival, &wr) {
+		m, rival, w, wr = rival, m, wr, w
+	}
+	drawn := fmt.Sprintf("p2c: of %d candidates two were drawn at random; ", n)
+	switch {
+	case w.units > 0 && wr.units > 0 && w.effective == wr.effective:
+		return m, drawn + "they have the same effective headroom, and chance decided"
+	case w.units > 0 && wr.units > 0:
+		return m, drawn + "it is the one with more effective headroom"
+	case m.p.link.Outstanding() == rival.p.link.Outstanding():
+		return m, drawn + "they have the same number of calls under way, and chance decided"
 	default:
-		return fmt.Sprintf("p2c: of %d candidates two were drawn at random; it is the one with fewer calls under way", n)
+		return m, drawn + "it is the one with fewer calls under way"
 	}
 }
 

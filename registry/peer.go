@@ -45,6 +45,7 @@ type Peer struct {
 
 // view is a Status.
 type view struct {
+	at                                 time.Time // when it came
 	available, total, judged, inFlight int64
 	cordoned                           bool
 	digest                             string
@@ -110,13 +111,15 @@ func (p *Peer) hooks() Hooks {
 }
 
 func (p *Peer) onStatus(s *conduitv1.Status) {
+	now := time.Now()
 	v := &view{
+		at:        now,
 		available: units(s.GetAvailable()), total: units(s.GetTotal()), judged: units(s.GetJudged()), inFlight: units(s.GetInFlight()),
 		cordoned: s.GetState() == conduitv1.InstanceState_INSTANCE_STATE_CORDONED,
 		digest:   string(s.GetDigest()),
 	}
 	old := p.view.Swap(v)
-	p.heard.Store(time.Now().UnixNano())
+	p.heard.Store(now.UnixNano())
 	drains := s.GetState() == conduitv1.InstanceState_INSTANCE_STATE_DRAINING && !p.draining.Swap(true)
 	if drains || (old != nil && old.cordoned) != v.cordoned {
 		p.changed()

@@ -165,15 +165,28 @@ const tries = 8
 
 // choose picks among members, without a debit. m is nil if none is a candidate.
 func choose(ms []member, q *Query, policy Policy) (m *member, w weight, ok bool) {
-	n := uint64(len(ms))
-	switch {
-	case n == 0:
-		return nil, w, false
-	case policy == Headroom:
+	if policy == Headroom {
 		return mostHeadroom(ms, q)
 	}
-	var first, second *member
 	var wf, ws weight
+	first, second := draw(ms, q, &wf, &ws)
+	switch {
+	case first == nil:
+		return nil, w, false
+	case second == nil || betterThan(first, &wf, second, &ws):
+		return first, wf, true
+	default:
+		return second, ws, true
+	}
+}
+
+// draw is the first half of p2c: two candidates at random, in random order. second
+// is nil if there is just one, first if there is none.
+func draw(ms []member, q *Query, wf, ws *weight) (first, second *member) {
+	n := uint64(len(ms))
+	if n == 0 {
+		return nil, nil
+	}
 	if n > 2 {
 		var bits uint64
 		for try := range tries {
@@ -185,10 +198,10 @@ func choose(ms []member, q *Query, policy Policy) (m *member, w weight, ok bool)
 				continue
 			}
 			if first == nil {
-				if m.weigh(q, &wf) {
+				if m.weigh(q, wf) {
 					first = m
 				}
-			} else if m.weigh(q, &ws) {
+			} else if m.weigh(q, ws) {
 				second = m
 				break
 			}
@@ -208,23 +221,16 @@ func choose(ms []member, q *Query, policy Policy) (m *member, w weight, ok bool)
 				continue
 			}
 			if first == nil {
-				if m.weigh(q, &wf) {
+				if m.weigh(q, wf) {
 					first = m
 				}
-			} else if m.weigh(q, &ws) {
+			} else if m.weigh(q, ws) {
 				second = m
 				break
 			}
 		}
 	}
-	switch {
-	case first == nil:
-		return nil, w, false
-	case second == nil || betterThan(first, &wf, second, &ws):
-		return first, wf, true
-	default:
-		return second, ws, true
-	}
+	return first, second
 }
 
 // betterThan compares two candidates by p2c's rule. They were drawn in random
@@ -236,19 +242,28 @@ func betterThan(a *member, wa *weight, b *member, wb *weight) bool {
 	return a.p.link.Outstanding() <= b.p.link.Outstanding()
 }
 
+// headroom is weigh for the rule of Headroom, which looks at the room for a call
+// without units, too.
+func (m *member) headroom(q *Query, w *weight) bool {
+	if !m.weigh(q, w) {
+		return false
+	}
+	if w.units == 0 {
+		if v := m.p.view.Load(); v != nil {
+			w.effective, _ = m.p.effective(v)
+		}
+	}
+	return true
+}
+
 // mostHeadroom is the rule of Headroom: one in n of n that are equal.
 func mostHeadroom(ms []member, q *Query) (best *member, w weight, ok bool) {
 	equal := uint64(0)
 	for i := range ms {
 		m := &ms[i]
 		var one weight
-		if !m.weigh(q, &one) {
+		if !m.headroom(q, &one) {
 			continue
-		}
-		if one.units == 0 {
-			if v := m.p.view.Load(); v != nil {
-				one.effective, _ = m.p.effective(v)
-			}
 		}
 		switch {
 		case best == nil || one.effective > w.effective:

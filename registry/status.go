@@ -43,6 +43,9 @@ func (s State) String() string {
 	}
 }
 
+// inFlightAge is the age from which a Status says nothing any more of calls under way.
+const inFlightAge = 2 * time.Second
+
 // PeerStatus is what the registry knows of a peer, or of a URL that has none.
 type PeerStatus struct {
 	Instance address.InstanceID // zero if it was never heard
@@ -56,10 +59,14 @@ type PeerStatus struct {
 	URLs []string
 	// In units.
 	Effective, Available, Total, Sent, Judged int64
-	// InFlight counts calls on that instance, Outstanding those of this one there.
+	// InFlight counts calls on that instance, as far as it is known: what its last
+	// Status said, if that is younger than 2 s, and never less than Outstanding, which
+	// is exact and counts those of this instance there. An older Status is left out,
+	// since no Status need come when calls without units end: then InFlight is
+	// Outstanding, and calls of others there are not seen.
 	InFlight    int64
 	Outstanding int
-	// Heard is when it last said anything; zero = never.
+	// Heard is when it last said anything, be it that it is still there; zero = never.
 	Heard time.Time
 	// Link is the link to it; nil if there is none.
 	Link Link
@@ -96,16 +103,25 @@ func (t *target) status() PeerStatus {
 	}
 	slices.Sort(s.URLs[1:])
 	s.Outstanding, s.Link = p.link.Outstanding(), p.link
+	s.InFlight = int64(s.Outstanding)
 	if p.draining.Load() {
 		s.State = StateDraining
 	}
 	if at := p.heard.Load(); at != 0 {
 		s.Heard = time.Unix(0, at)
 	}
+	if l, ok := p.link.(interface{ Heard() time.Time }); ok { // answers of calls, too
+		if at := l.Heard(); at.After(s.Heard) {
+			s.Heard = at
+		}
+	}
 	if v := p.view.Load(); v != nil {
 		sent, debit, _ := p.debit(v)
-		s.Available, s.Total, s.Judged, s.InFlight, s.Cordoned = v.available, v.total, v.judged, v.inFlight, v.cordoned
+		s.Available, s.Total, s.Judged, s.Cordoned = v.available, v.total, v.judged, v.cordoned
 		s.Sent, s.Effective = sent, v.available-debit
+		if time.Since(v.at) < inFlightAge {
+			s.InFlight = max(s.InFlight, v.inFlight)
+		}
 	}
 	return s
 }

@@ -155,7 +155,7 @@ func (t *target) set(s State, reason string) {
 func (t *target) setLocked(s State, reason string) {
 	changed := t.state != s || t.reason != reason || !t.tried
 	level := t.r.log.Debug
-	if t.state != s {
+	if t.state != s && s != StateSelf { // that one is in the list oneself is as it should be
 		level = t.r.log.Warn
 	}
 	t.state, t.reason, t.tried = s, reason, true
@@ -280,6 +280,15 @@ var (
 	errRotated = errors.New("it asked for a new link")
 )
 
+// stopped says why a target's ctx has ended, for people: whoever ends Run's gives no
+// reason that says more.
+func stopped(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errWithdrawn) {
+		return cause
+	}
+	return errStopping
+}
+
 // watch asks a peer from time to time until it is over, and says why it is.
 func (t *target) watch(ctx context.Context, p *Peer) error {
 	timer := time.NewTimer(jitter(t.r.o.Refresh))
@@ -287,7 +296,7 @@ func (t *target) watch(ctx context.Context, p *Peer) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return stopped(ctx)
 		case <-p.link.Done():
 			return errLinkLost
 		case reason := <-p.away:
@@ -299,6 +308,8 @@ func (t *target) watch(ctx context.Context, p *Peer) error {
 			select {
 			case <-p.link.Done():
 				return errLinkLost
+			case <-ctx.Done():
+				return stopped(ctx)
 			default:
 			}
 			return fmt.Errorf("it did not answer: %w", err)
@@ -323,7 +334,7 @@ func (t *target) farewell(ctx context.Context, p *Peer, reason string) error {
 	t.r.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return stopped(ctx)
 	case <-p.link.Done():
 		return errGoodbye
 	}

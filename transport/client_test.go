@@ -609,7 +609,7 @@ func TestCheckURL(t *testing.T) {
 	}
 	ctx := testContext(t)
 	_, err := call(ctx, dialer(t, ClientOptions{}).Peer("ws://192.0.2.1:7400").At(echoAddress), "Echo", "")
-	if e := want(t, err, conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent); !strings.Contains(e.Message, "cluster.insecure") {
+	if e := want(t, err, conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent); !strings.Contains(e.Message, "cluster.insecure") || !strings.Contains(e.Message, "option Insecure") {
 		t.Errorf("%v", err)
 	}
 }

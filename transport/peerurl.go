@@ -36,7 +36,7 @@ func checkURL(raw string, insecure bool) (string, *conduit.Error) {
 	case u.Path != "" && u.Path != "/" && u.Path != Path:
 		return bad("the peer %s://%s has another path than %s in its URL", u.Scheme, u.Host, Path)
 	case u.Scheme == "ws" && !insecure && !isLoopback(u.Hostname()):
-		return bad("ws://%s would carry session and calls in the clear: use wss://, or allow it with cluster.insecure", u.Host)
+		return bad("ws://%s would carry session and calls in the clear: use wss://, or allow it (setting cluster.insecure; in Go, the option Insecure)", u.Host)
 	}
 	host, port := strings.ToLower(u.Hostname()), u.Port()
 	if port == "" {

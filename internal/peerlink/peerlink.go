@@ -150,6 +150,9 @@ func (l *Link) Unsent() uint64 { return l.conn.Unsent() }
 // Outstanding implements registry.Link.
 func (l *Link) Outstanding() int { return l.conn.Outstanding() }
 
+// Heard returns when a packet of the peer came last, whatever was in it.
+func (l *Link) Heard() time.Time { return l.conn.Stats().Heard }
+
 // Done implements registry.Link.
 func (l *Link) Done() <-chan struct{} { return l.conn.Done() }
 

@@ -277,9 +277,13 @@ func TestLink(t *testing.T) {
 		t.Errorf("a route is a %T to %v", route, route.Address())
 	}
 	for _, r := range []registry.Route{route, foreignRoute{}} {
+		asked := time.Now()
 		m, err := l.Invoke(ctx, r, &conduit.Invocation{Method: "Work", Last: true, Units: 10}).Recv(ctx)
 		if err != nil || string(m.Data) != "done" {
 			t.Errorf("%T: %q, %v", r, m.Data, err)
+		}
+		if at := l.Heard(); at.Before(asked) || at.After(time.Now()) {
+			t.Errorf("an answer came at %v to what was asked at %v", at, asked)
 		}
 	}
 	call, watch := begin(ctx, l, "Wait", 0, false), begin(ctx, l, "Watch", 0, true)
