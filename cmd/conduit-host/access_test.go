@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -85,7 +86,7 @@ func TestDecide(t *testing.T) {
 		says[fmt.Sprint("kind ", kind)] = &frame.AsWhom{Kind: kind}
 	}
 	for _, s := range []string{ada.Secret.Reveal(), root.Secret.Reveal(), system.Secret.Reveal(), strings.Repeat("0", 64), "x"} {
-		says["session "+s[:1]+fmt.Sprint(len(says))] = &frame.AsWhom{Kind: frame.AsSession, Session: []byte(s)}
+		says["session "+s[:1]+strconv.Itoa(len(says))] = &frame.AsWhom{Kind: frame.AsSession, Session: []byte(s)}
 	}
 	for _, name := range []string{"element:x", "operator:y", "ada", "instance:w", "element:", ""} {
 		for level := range uint8(6) {

@@ -106,7 +106,7 @@ func (i *instance) start(ctx context.Context) error {
 	if i.access, err = openAccess(ctx, i.c, i.id, i.log); err != nil {
 		return err
 	}
-	i.run("session keeper", func() error { i.access.keep(); return nil }) //nolint:contextcheck // it lives longer than the start
+	i.run("session keeper", func() error { i.access.keep(); return nil })
 	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
 	i.budget = budget.New(int64(i.c.Int("budget.total")))
 	i.metrics = i.newMetrics()
@@ -122,11 +122,11 @@ func (i *instance) start(ctx context.Context) error {
 	if err := i.startHost(ctx, dir); err != nil {
 		return err
 	}
-	i.openInner()
+	i.openInner() //nolint:contextcheck // calls that come in live longer than the start
 	i.findPeers(ctx)
 	// The two lines in which the modes differ.
 	if i.c.ServesCluster() {
-		i.serveCluster(l.take("cluster.listen"))
+		i.serveCluster(l.take("cluster.listen")) //nolint:contextcheck // as above
 	}
 	if i.c.ServesGateway() {
 		if err := i.serveGateway(l.take("gateway.listen")); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -418,7 +419,7 @@ func TestCrossChecks(t *testing.T) {
 		{[]string{"--cluster-probe-interval=2s"}, `is too much for cluster.dead_after, which is 3s`},
 		{[]string{"--run-dir=/" + strings.Repeat("r", 100)}, `makes the path of a socket too long: /rrrr`},
 	} {
-		_, problems := load(t, "", nil, append(valid[:len(valid):len(valid)], tc.args...))
+		_, problems := load(t, "", nil, append(slices.Clip(valid), tc.args...))
 		if tc.want == "" {
 			if problems != nil {
 				t.Errorf("%v: %v", tc.args, problems)

@@ -1,4 +1,3 @@
-//nolint:thelper // what is given to bubble is a test, no helper
 package link
 
 import (

@@ -33,7 +33,7 @@ type hereFirst struct {
 // Splice implements Call.
 func (h hereFirst) Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64) {
 	h.p.here = owner
-	h.Call.SpliceHeld(to, out, h.p, tag)
+	h.SpliceHeld(to, out, h.p, tag)
 }
 
 // tryNow makes the next attempt, if one can be made without waiting, and reports
