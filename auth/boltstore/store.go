@@ -205,7 +205,9 @@ func (s *Store) User(ctx context.Context, name string) (u auth.User, err error) 
 func (s *Store) Users(ctx context.Context, after string, limit int) (page []auth.User, err error) {
 	err = s.do(ctx, false, func(r *records) error {
 		c := r.users.Cursor()
+		var last []byte
 		for k, b := c.Seek([]byte(after)); k != nil && len(page) < auth.Page(limit); k, b = c.Next() {
+			last = ascending(last, k)
 			if string(k) == after {
 				continue
 			}
@@ -380,7 +382,9 @@ func (s *Store) Sessions(ctx context.Context, of auth.SessionsOf) (page []auth.S
 			return nil
 		}
 		c := r.sessions.Cursor()
+		var last []byte
 		for k, b := c.Seek(of.After[:]); k != nil && len(page) < limit; k, b = c.Next() {
+			last = ascending(last, k)
 			if !of.After.IsZero() && string(k) == string(of.After[:]) {
 				continue
 			}

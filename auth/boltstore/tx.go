@@ -162,13 +162,25 @@ func indexKey(s auth.Session) []byte { return slices.Concat(s.User[:], s.ID[:]) 
 func (r *records) sessionsOf(user auth.UserID, after auth.SessionID, limit int) (ids []auth.SessionID) {
 	c := r.userSessions.Cursor()
 	start := slices.Concat(user[:], after[:])
+	var last []byte
 	for k, _ := c.Seek(start); bytes.HasPrefix(k, user[:]) && len(ids) < limit; k, _ = c.Next() {
+		last = ascending(last, k)
 		var id auth.SessionID
 		if copy(id[:], k[len(user):]) == len(id) && (after.IsZero() || id != after) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+// ascending returns a key that must come after the last one, as all keys of a bucket
+// do: pages of a damaged file may lead in a circle. It panics as bbolt does over
+// damage, and as that it is told.
+func ascending(last, key []byte) []byte {
+	if last != nil && bytes.Compare(last, key) >= 0 {
+		panic("the keys of a bucket are not in order")
+	}
+	return key
 }
 
 // endSessions removes all of a user's sessions.
@@ -230,7 +242,9 @@ func hasKey(b *bbolt.Bucket, key []byte) bool {
 // sweep returns up to MaxBatch sessions that were over before a time.
 func (r *records) sweep(before time.Time) (over []auth.Session, err error) {
 	c := r.sessions.Cursor()
+	var last []byte
 	for k, b := c.First(); k != nil && len(over) < auth.MaxBatch; k, b = c.Next() {
+		last = ascending(last, k)
 		s, err := decodeSession(k, b)
 		if err != nil {
 			return nil, damage{err}

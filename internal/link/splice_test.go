@@ -289,6 +289,7 @@ func TestEndPassedOn(t *testing.T) {
 		})}, &conduitv1.Hello{})
 		_, caller := rawLink(t, Options{Handler: spliceTo(back, owner)}, &conduitv1.Hello{})
 		caller.send(invokeFrame(1, "M", whole("x", true)), invokeFrame(3, "M", whole("y", true)))
+		synctest.Wait() // the plugin has got both before it answers
 		plugin.send(invokeFrame(2, "Claim", whole("z", true)))
 		plugin.send(dataFrame(3, whole("part", false)))
 		plugin.take()

@@ -58,16 +58,18 @@ func TestFirstCall(t *testing.T) {
 func TestRefusedGoesOn(t *testing.T) {
 	a, b := startPeer(t, "a", full), startPeer(t, "b", answers)
 	r := newRig(t, nil, a, b)
-	for range 20 {
+	calls := int64(0)
+	// Which one is found first, and picked, is chance.
+	for ; calls < 20 || a.calls.Load() == 0; calls++ {
 		if got, err := r.call(workAddress, "Plain"); err != nil || got != "b" {
 			t.Fatalf("%q, %v", got, err)
 		}
+		if calls > 100_000 {
+			t.Fatal("no call comes to the one that refuses")
+		}
 	}
-	if a.calls.Load() == 0 {
-		t.Error("no call came to the one that refuses")
-	}
-	if n := r.passed.Load(); n != 20 {
-		t.Errorf("20 calls counted as %d", n)
+	if n := r.passed.Load(); n != calls {
+		t.Errorf("%d calls counted as %d", calls, n)
 	}
 }
 
