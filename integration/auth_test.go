@@ -411,8 +411,8 @@ func TestRevocationIsSoon(t *testing.T) {
 	select {
 	case err := <-linkEnd:
 		within(t, "the link's stream ended", begun)
-		if err == nil {
-			t.Error("the link's stream ended well")
+		if got := reasonOf(err); got != conduit.ReasonSessionExpired {
+			t.Errorf("the link's stream ended with %v", err)
 		}
 	case <-time.After(patience):
 		t.Fatal("the link's stream goes on")

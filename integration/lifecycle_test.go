@@ -287,7 +287,9 @@ func TestServeRefusals(t *testing.T) {
 		says  []string
 	}{
 		"port in use":           {[]string{"--mode", "worker", "--auth-mode", "disabled", "--cluster-listen", taken}, []string{taken, "--cluster-listen"}},
-		"no TLS off loopback":   {[]string{"--mode", "worker", "--cluster-listen", "0.0.0.0:0"}, []string{"--cluster-insecure"}},
+		"no etcd yet":           {[]string{"--mode", "worker", "--auth-store", "etcd://h1/prefix"}, []string{"auth.store", "bolt:"}},
+		"plain off loopback":    {[]string{"--mode", "worker", "--cluster-listen", "0.0.0.0:0"}, []string{"loopback", "--cluster-insecure"}},
+		"a store that is none":  {[]string{"--mode", "worker", "--auth-store", "bolt:" + built.greeter}, []string{"auth.store"}},
 		"no auth off loopback":  {[]string{"--mode", "worker", "--auth-mode", "disabled", "--cluster-listen", "0.0.0.0:0"}, []string{"loopback"}},
 		"missing deployments":   {[]string{"--mode", "worker", "--auth-mode", "disabled", "--host-deployments", "/nowhere/at/all"}, []string{"/nowhere/at/all"}},
 		"unknown flag":          {[]string{"--mode", "worker", "--drian-timeout", "5s"}, []string{"drian-timeout"}},

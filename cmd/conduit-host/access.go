@@ -30,7 +30,7 @@ const (
 	lookupPatience = 5 * time.Second
 	// expelGrace is what calls under way on a link have to end once its session has,
 	// and again to hear why they are cancelled.
-	expelGrace = time.Second
+	expelGrace = 500 * time.Millisecond
 	// instanceLife is the least life of an instance's own session: one of less than
 	// some minutes could end between two looks at it, and the links that it opened
 	// with it.

@@ -126,7 +126,7 @@ func (i *instance) start(ctx context.Context) error {
 	i.findPeers(ctx)
 	// The two lines in which the modes differ.
 	if i.c.ServesCluster() {
-		i.serveCluster(l.take("cluster.listen")) //nolint:contextcheck // as above
+		i.serveCluster(l.take("cluster.listen")) //nolint:contextcheck // as with openInner
 	}
 	if i.c.ServesGateway() {
 		if err := i.serveGateway(l.take("gateway.listen")); err != nil {
