@@ -45,7 +45,7 @@ func TestEndToEnd(t *testing.T) {
 	for name, at := range addresses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			(&endToEnd{ctx: ctx, echo: c.At(at)}).run(t)
+			(&endToEnd{c.At(at)}).run(t)
 		})
 	}
 	both := map[string]bool{}
@@ -60,44 +60,41 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-type endToEnd struct {
-	ctx  context.Context //nolint:containedctx // the test's
-	echo conduit.Invoker
-}
+type endToEnd struct{ echo conduit.Invoker }
 
 // run is the original's table, by its names.
 func (e *endToEnd) run(t *testing.T) {
 	t.Helper()
 	t.Run("testRemoteInvokeSync", func(t *testing.T) {
-		e.begin(t)
-		if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Nothing", nil); err != nil {
+		ctx := e.begin(t)
+		if _, err := conduit.Call[struct{}](ctx, e.echo, "Nothing", nil); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("testRemoteInvokeSyncException", func(t *testing.T) {
-		e.begin(t)
-		_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"))
+		ctx := e.begin(t)
+		_, err := conduit.Call[struct{}](ctx, e.echo, "Fail", illegal("not Hello"))
 		isIllegal(t, err, "not Hello")
 	})
 	t.Run("testRemoteInvokeSyncReturn", func(t *testing.T) {
-		e.begin(t)
-		if got, err := conduit.Call[float64](e.ctx, e.echo, "EchoJSON", 40.42); err != nil || got != 40.42 {
+		ctx := e.begin(t)
+		if got, err := conduit.Call[float64](ctx, e.echo, "EchoJSON", 40.42); err != nil || got != 40.42 {
 			t.Errorf("%v, %v", got, err)
 		}
 	})
 	t.Run("testRemoteInvokeSyncReturnException", func(t *testing.T) {
-		e.begin(t)
-		got, err := conduit.Call[float64](e.ctx, e.echo, "Fail", illegal("not Hello"))
+		ctx := e.begin(t)
+		got, err := conduit.Call[float64](ctx, e.echo, "Fail", illegal("not Hello"))
 		isIllegal(t, err, "not Hello")
 		if got != 0 {
 			t.Errorf("%v beside an error", got)
 		}
 	})
 	t.Run("testAsyncReturnVoid", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		var got []partItem
 		err := <-async(func() error {
-			_, err := conduit.Call[int](e.ctx, e.echo, "Parts", 1, conduit.OnPart(1, func(m conduit.Message) { got = append(got, decode(m)) }))
+			_, err := conduit.Call[int](ctx, e.echo, "Parts", 1, conduit.OnPart(1, func(m conduit.Message) { got = append(got, decode(m)) }))
 			return err
 		})
 		if err != nil || len(got) != 1 || got[0] != (partItem{Part: 1}) {
@@ -105,18 +102,18 @@ func (e *endToEnd) run(t *testing.T) {
 		}
 	})
 	t.Run("testAsyncReturnVoidException", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		err := <-async(func() error {
-			_, err := conduit.Call[struct{}](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
+			_, err := conduit.Call[struct{}](ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
 			return err
 		})
 		isIllegal(t, err, "not Hello")
 	})
 	t.Run("testAsyncReturnFuture", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		var got int
 		err := <-async(func() (err error) {
-			got, err = conduit.Call[int](e.ctx, e.echo, "EchoJSON", 42)
+			got, err = conduit.Call[int](ctx, e.echo, "EchoJSON", 42)
 			return err
 		})
 		if err != nil || got != 42 {
@@ -124,19 +121,19 @@ func (e *endToEnd) run(t *testing.T) {
 		}
 	})
 	t.Run("testAsyncReturnFutureException", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		err := <-async(func() error {
-			_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"))
+			_, err := conduit.Call[int](ctx, e.echo, "Fail", illegal("not Hello"))
 			return fmt.Errorf("the future: %w", err)
 		})
 		isIllegal(t, err, "not Hello")
 	})
 	t.Run("testAsyncReturnFutureWithConsumers", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		var got int
 		var first, second []partItem
 		err := <-async(func() (err error) {
-			got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 42,
+			got, err = conduit.Call[int](ctx, e.echo, "Parts", 42,
 				conduit.OnPart(1, func(m conduit.Message) { first = append(first, decode(m)) }),
 				conduit.OnPart(2, func(m conduit.Message) { second = append(second, decode(m)) }))
 			return err
@@ -151,21 +148,21 @@ func (e *endToEnd) run(t *testing.T) {
 		}
 	})
 	t.Run("testAsyncReturnFutureWithConsumersException", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		var handled error // what the original's error handler is given
 		err := <-async(func() error {
-			_, handled = conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
+			_, handled = conduit.Call[int](ctx, e.echo, "Fail", illegal("not Hello"), notCalled(t, 1), notCalled(t, 2))
 			return handled
 		})
 		isIllegal(t, err, "not Hello")
 		isIllegal(t, handled, "not Hello")
 	})
 	t.Run("testAsyncReturnFutureWithCustomConsumers", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		var got int
 		h := &handler{}
 		err := <-async(func() (err error) {
-			got, err = conduit.Call[int](e.ctx, e.echo, "Parts", 3, typed(1, h.take), typed(2, h.take))
+			got, err = conduit.Call[int](ctx, e.echo, "Parts", 3, typed(1, h.take), typed(2, h.take))
 			return err
 		})
 		if err != nil || got != 3 || h.err != nil || h.n != 6 {
@@ -173,10 +170,10 @@ func (e *endToEnd) run(t *testing.T) {
 		}
 	})
 	t.Run("testAsyncReturnFutureWithCustomConsumersException", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		h := &handler{}
 		err := <-async(func() error {
-			_, err := conduit.Call[int](e.ctx, e.echo, "Fail", illegal("not Hello"), typed(1, h.take), typed(2, h.take))
+			_, err := conduit.Call[int](ctx, e.echo, "Fail", illegal("not Hello"), typed(1, h.take), typed(2, h.take))
 			return err
 		})
 		isIllegal(t, err, "not Hello")
@@ -185,25 +182,25 @@ func (e *endToEnd) run(t *testing.T) {
 		}
 	})
 	t.Run("testEcho", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		id := newUUID()
-		if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
+		if got, err := conduit.Call[string](ctx, e.echo, "EchoJSON", id); err != nil || got != id {
 			t.Errorf("%q, %v; want %q", got, err, id)
 		}
 	})
 	t.Run("testEchoWithSomeErrors", func(t *testing.T) {
-		e.begin(t)
+		ctx := e.begin(t)
 		// Many side by side, so that one's error cannot be another's.
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
 				id := newUUID()
 				if i%3 > 0 {
-					_, err := conduit.Call[string](e.ctx, e.echo, "Fail", illegal(id))
+					_, err := conduit.Call[string](ctx, e.echo, "Fail", illegal(id))
 					isIllegal(t, err, id)
 					return
 				}
-				if got, err := conduit.Call[string](e.ctx, e.echo, "EchoJSON", id); err != nil || got != id {
+				if got, err := conduit.Call[string](ctx, e.echo, "EchoJSON", id); err != nil || got != id {
 					t.Errorf("%q, %v; want %q", got, err, id)
 				}
 			})
@@ -212,14 +209,17 @@ func (e *endToEnd) run(t *testing.T) {
 	})
 }
 
-// begin begins one of the tests.
-func (e *endToEnd) begin(t *testing.T) {
+// begin begins one of the tests, whose time counts from when it is its turn.
+func (e *endToEnd) begin(t *testing.T) context.Context {
 	t.Helper()
 	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
 	// The original's service sleeps so before it answers.
-	if _, err := conduit.Call[struct{}](e.ctx, e.echo, "Delay", map[string]int{"ms": mathrand.IntN(100)}); err != nil {
+	if _, err := conduit.Call[struct{}](ctx, e.echo, "Delay", map[string]int{"ms": mathrand.IntN(100)}); err != nil {
 		t.Error(err)
 	}
+	return ctx
 }
 
 // partItem is what Parts sends to a result handler.
