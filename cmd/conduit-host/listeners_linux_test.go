@@ -75,6 +75,18 @@ func hello(t *testing.T, network, addr, text string) string {
 	return string(b)
 }
 
+// deployEcho puts a copy of echo into a deployments directory.
+func deployEcho(t *testing.T, dir string) {
+	t.Helper()
+	binary, err := os.ReadFile(echoBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/echo", binary, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+}
+
 // Every listener of an instance: that there are no others, who may reach it, and
 // what it says to the right caller, a wrong one, and to noise.
 func TestListeners(t *testing.T) {
@@ -82,13 +94,7 @@ func TestListeners(t *testing.T) {
 	if err := os.Mkdir(dir+"/deployments", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	binary, err := os.ReadFile(echoBinary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir+"/deployments/echo", binary, 0o755); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	deployEcho(t, dir+"/deployments")
 	runDir := dir + "/run"
 	s := serve(t, "--host-deployments", dir+"/deployments", "--run-dir", runDir, "--log-level", "trace")
 	wait(t, s.ready, "ready")
@@ -243,9 +249,7 @@ func TestDrainFinishesOperatorsCalls(t *testing.T) {
 	if err := os.Mkdir(dir+"/deployments", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Link(echoBinary, dir+"/deployments/echo"); err != nil {
-		t.Skip("the temporary directories are on two file systems:", err)
-	}
+	deployEcho(t, dir+"/deployments")
 	s := serve(t, "--host-deployments", dir+"/deployments", "--run-dir", dir+"/run")
 	wait(t, s.ready, "ready")
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)

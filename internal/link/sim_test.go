@@ -36,8 +36,6 @@ func TestSim(t *testing.T) {
 	first, n := uint64(1), uint64(*simSeeds)
 	if *simSeed != 0 {
 		first, n = *simSeed, 1
-	} else if testing.Short() {
-		n /= 10
 	}
 	reroutes, saved := 0, 0
 	for seed := first; seed < first+n; seed++ {
