@@ -15,28 +15,6 @@ import (
 // maxChain is the most elements that a call may come through.
 const maxChain = 16
 
-// Handle implements link.Handler: it passes on calls that came over the network
-// to this host's elements. It runs on the readers of links, never blocks, and
-// allocates nothing for a call that is passed on.
-func (h *Host) Handle(in *link.Incoming) {
-	inv := in.Invoke
-	if h.builtin(in) {
-		return
-	}
-	principal, err := h.o.Authorize(in.Peer(), inv)
-	if err != nil {
-		in.Refuse(err)
-		return
-	}
-	peer := ""
-	if p := in.Peer(); p.System {
-		peer = p.Name
-	}
-	if err := h.dispatch(in, inv, principal, peer, inv.Chain, ""); err != nil {
-		in.Refuse(err)
-	}
-}
-
 // Pending is a call that is to be decided: a *link.Incoming, or a link.Parked.
 type Pending interface {
 	Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64)

@@ -1,9 +1,9 @@
 // Package host runs the plugins of one instance and passes calls on to them.
 //
 // A [Host] scans the deployments directory, runs each plugin binary as a process
-// of its own, supervises it, and dispatches: it implements link.Handler, finds
-// the element that a call is for, checks that the caller may, and splices the
-// call onto the element's link. It never decodes a payload, and has no goroutine
+// of its own, supervises it, and dispatches: Take finds the element that a call is
+// for, checks that the caller may, and splices the call onto the element's link. Who
+// calls it is told: how that is known is its owner's. It never decodes a payload, and has no goroutine
 // per call.
 //
 //	scan.go      which files are there; what is wrong with them (examine.go, unsafe.go)

@@ -18,8 +18,8 @@ import (
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 )
 
-// Host runs the plugins of one instance. It implements link.Handler for the
-// calls that come to them. All methods may be called concurrently; Run once.
+// Host runs the plugins of one instance and passes calls on to them. All methods may
+// be called concurrently; Run once.
 type Host struct {
 	o         Options
 	log       hclog.Logger
@@ -55,7 +55,6 @@ type Host struct {
 	cancelDrain context.CancelFunc
 }
 
-var _ link.Handler = (*Host)(nil)
 
 // New makes a host. Nothing is touched until Run.
 func New(o Options) (*Host, error) {

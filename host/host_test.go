@@ -122,7 +122,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := x.Recv(r.ctx)
-	if e := wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown); !strings.Contains(e.Message, "the process was ended by signal: killed") {
+	if e := wantReason(t, err, conduit.ReasonPluginLost, conduit.OutcomeUnknown); !strings.Contains(e.Message, "the process was ended by signal: killed") || e.Peer != testInstance.String() {
 		t.Errorf("the caller is told: %s", e.Message)
 	}
 	s := r.until("a new process", func(m map[string]ElementStatus) bool { return m["echo"].State == Ready && m["echo"].Pid != pid })["echo"]
@@ -401,10 +401,12 @@ func TestBuiltinAndFromPluginSeams(t *testing.T) {
 		}
 	}, "echo")
 	r.ready()
-	_, err := r.call("*://conduit/instance/conduit.v1.Instance", "Get", "")
+	_, err := r.call(echo, "Call", "self *://conduit/conduit/conduit.v1.Instance WhoAreYou")
 	wantReason(t, err, "builtin", conduit.Refused)
-	_, err = r.call(echo, "Call", "self *://conduit/conduit/conduit.v1.Instance WhoAreYou")
-	wantReason(t, err, "builtin", conduit.Refused)
+	// Another instance's is for who knows of others.
+	_, err = r.call(echo, "Call", "self "+address.RandomInstanceID().String()+"://conduit/conduit/conduit.v1.Instance WhoAreYou")
+	wantReason(t, err, "from_plugin", conduit.Refused)
+	<-origins
 	_, err = r.call(echo, "Call", "self *://far/far/test.Fixture Echo")
 	wantReason(t, err, "from_plugin", conduit.Refused)
 	if o := <-origins; o.Deployment != "echo" || o.Element != "echo" || o.Principal.User != "element:echo" {

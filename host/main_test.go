@@ -19,7 +19,6 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
-	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
@@ -317,9 +316,6 @@ func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *ri
 	if testing.Verbose() {
 		o.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: os.Stderr})
 	}
-	o.Authorize = func(p link.Peer, _ *frame.Invoke) (Principal, *conduit.Error) {
-		return Principal{User: p.User, Level: p.Level}, nil
-	}
 	if change != nil {
 		change(&o)
 	}
@@ -353,11 +349,23 @@ func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *ri
 	return r
 }
 
+// Handle implements link.Handler: whoever has a link to the rig calls as that link's
+// principal.
+func (r *rig) Handle(in *link.Incoming) {
+	from := Origin{Principal: Principal{User: in.Peer().User, Level: in.Peer().Level}}
+	for _, name := range in.Invoke.Chain {
+		from.Chain = append(from.Chain, string(name))
+	}
+	if err := r.h.Take(from, in, in.Invoke); err != nil {
+		in.Refuse(err)
+	}
+}
+
 // dial makes a link to the host, as a transport would.
 func (r *rig) dial(user string, level conduit.Level) *link.Conn {
 	r.t.Helper()
 	a, b := link.Pipe(64)
-	server := link.New(b, link.Options{Handler: r.h, Peer: link.Peer{Name: "client", User: user, Level: level}})
+	server := link.New(b, link.Options{Handler: r, Peer: link.Peer{Name: "client", User: user, Level: level}})
 	client := link.New(a, link.Options{Dialer: true, Peer: link.Peer{Name: "host"}})
 	r.t.Cleanup(func() {
 		client.Close(link.CloseDone, "")

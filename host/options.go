@@ -12,7 +12,6 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/budget"
-	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 )
 
@@ -26,10 +25,6 @@ type Principal struct {
 	// shows nothing when it is printed.
 	Session *auth.Secret
 }
-
-// Authorize says as whom a call runs that came on a link with the given peer, or
-// why it may not. It runs on the link's reader and must not block or keep in.
-type Authorize func(peer link.Peer, in *frame.Invoke) (Principal, *conduit.Error)
 
 // Origin is the element that a call came from, and on whose behalf it made it.
 type Origin struct {
@@ -74,8 +69,6 @@ type Options struct {
 	// Log takes the host's log and the elements'.
 	Log hclog.Logger
 
-	// Authorize decides as whom a call runs; nil = everyone is anonymous.
-	Authorize Authorize
 	// Builtin answers calls to the deployment "conduit"; nil = there is none.
 	Builtin link.Handler
 	// Observer hears of every call to an element; nil = nobody does.
@@ -140,9 +133,6 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
-	}
-	if o.Authorize == nil {
-		o.Authorize = func(link.Peer, *frame.Invoke) (Principal, *conduit.Error) { return Principal{}, nil }
 	}
 	for _, d := range []struct {
 		v *time.Duration

@@ -61,7 +61,9 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	g.process, g.binary, g.sum, g.warnings = p, b, b.sum, warnings
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
-		Peer:    link.Peer{Name: e.deployment + "/" + d.GetElement(), User: "element:" + e.deployment, Level: conduit.User},
+		// Errors of this link are this instance's word; which element they are of says
+		// the address.
+		Peer: link.Peer{Name: e.h.instance, User: "element:" + e.deployment, Level: conduit.User},
 		Hello: link.Hello{
 			Instance: e.h.instance, MaxMessage: e.h.o.MaxMessage, MaxCalls: e.h.o.MaxCalls,
 		},
