@@ -55,7 +55,6 @@ type Host struct {
 	cancelDrain context.CancelFunc
 }
 
-
 // New makes a host. Nothing is touched until Run.
 func New(o Options) (*Host, error) {
 	if err := o.setDefaults(); err != nil {
