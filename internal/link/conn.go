@@ -346,13 +346,9 @@ func (c *Conn) cancelIncoming(cause *conduit.Error, which func(*call) bool) {
 	c.kick()
 }
 
-// EndPassedOn ends the calls that were spliced onto this link with an error, whose outcome
-// becomes not_sent for those that never left: their callers hear of it at once. The other
-// end is told to cancel them, and an owner hears of the end when that end is done with
-// its call. All other calls go on.
-func (c *Conn) EndPassedOn(err *conduit.Error) {
-	c.mu.Lock()
-	var list []*call
+// all returns the link's calls, those that wait for their first packet included. It is
+// a list of its own, for who ends them. c.mu is held.
+func (c *Conn) all() (list []*call) {
 	for _, k := range c.calls {
 		list = append(list, k)
 	}
@@ -363,7 +359,16 @@ func (c *Conn) EndPassedOn(err *conduit.Error) {
 			}
 		}
 	}
-	for _, k := range list {
+	return list
+}
+
+// EndPassedOn ends the calls that were spliced onto this link with an error, whose outcome
+// becomes not_sent for those that never left: their callers hear of it at once. The other
+// end is told to cancel them, and an owner hears of the end when that end is done with
+// its call. All other calls go on.
+func (c *Conn) EndPassedOn(err *conduit.Error) {
+	c.mu.Lock()
+	for _, k := range c.all() {
 		if k.live && k.ours && k.owner != nil {
 			c.orphan(k, err)
 		}
@@ -413,18 +418,7 @@ func (c *Conn) failLocked(err error) {
 	c.stopReporting()
 	c.shrink()
 	c.log.Debug("link over", "cause", err.Error())
-	var list []*call
-	for _, k := range c.calls {
-		list = append(list, k)
-	}
-	for _, l := range []*callList{&c.small, &c.bulk} {
-		for k := l.head; k != nil; k = k.next {
-			if k.id == 0 {
-				list = append(list, k)
-			}
-		}
-	}
-	for _, k := range list {
+	for _, k := range c.all() {
 		switch {
 		case !k.live:
 		case k.ours && k.id == 0:
