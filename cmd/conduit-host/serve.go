@@ -14,7 +14,7 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Runs an instance",
 		Long: `Runs an instance: it hosts the plugins of the deployments directory, finds the
-other instances that discovery.static names, and calls for its plugins, its
+other instances that discovery.static or DNS names, and calls for its plugins, its
 operators and its clients whichever of them has room.
 
 Modes:
@@ -38,7 +38,7 @@ the file; see docs/configuration.md, and conduit-host config explain.
 Exit status: 0 drained; 1 something broke; 2 usage, configuration, or what it asks
 of the machine; 130 a signal came before it was ready, or a second one.`,
 		Example: "  conduit-host serve --mode worker --host-deployments ./deployments\n" +
-			"  conduit-host serve --mode external --discovery-static 127.0.0.1:7400\n" +
+			"  conduit-host serve --mode external --name front --host-deployments '' --discovery-static 127.0.0.1:7400\n" +
 			"  conduit-host serve --config /etc/conduit.yaml --log-format json",
 		Args: takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context()) },
