@@ -289,6 +289,39 @@ func TestOddLogs(t *testing.T) {
 	log.await(ctx, t, "descriptor 1", has("@message", "written to descriptor 1"))
 }
 
+// awaitStop waits until a signal has stopped every thread of a process: each stops by
+// itself, and one that has not yet may still answer.
+func awaitStop(ctx context.Context, t *testing.T, pid int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("process %d: %v", pid, err)
+		}
+		stopped := 0
+		for _, file := range threads {
+			stat, err := os.ReadFile(file)
+			if err != nil {
+				continue // the thread has ended: the next look does without
+			}
+			// pid (name) state: the name may hold anything, the last parenthesis ends it.
+			if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T")) {
+				stopped++
+			}
+		}
+		if stopped == len(threads) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%d of %d threads stop", stopped, len(threads))
+		}
+	}
+}
+
 // TestStoppedProcess: one that answers nothing is ended all the same.
 func TestStoppedProcess(t *testing.T) {
 	ctx := testContext(t)
@@ -297,6 +330,7 @@ func TestStoppedProcess(t *testing.T) {
 	if err := unix.Kill(p.Pid(), unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	awaitStop(ctx, t, p.Pid())
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	if _, err := p.Health(short); !errors.Is(err, context.DeadlineExceeded) {
