@@ -96,6 +96,10 @@ type Stats struct {
 	// Hits were answered from memory, Lookups by the store, and Overloaded by
 	// nobody.
 	Hits, Lookups, Overloaded uint64
+	// OK, Denied and Failed are the checks of credentials that were asked for, by how
+	// they ended: the credential is good, it is not (or there is none where one is
+	// needed), or nobody could tell.
+	OK, Denied, Failed uint64
 	// Down says that the store could not be asked when it was tried last.
 	Down bool
 }
@@ -133,6 +137,8 @@ type Sessions struct {
 	perLink map[string]int
 
 	lookups, overloaded atomic.Uint64
+	// Checks that were not answered by a hit, which its shard counts.
+	found, denied, failed atomic.Uint64
 
 	malformed *conduit.Error
 	bound     *conduit.Error
@@ -227,6 +233,7 @@ func (s *Sessions) Stats() Stats {
 		sh.mu.RUnlock()
 		st.Hits += sh.hits.Load()
 	}
+	st.OK, st.Denied, st.Failed = st.Hits+s.found.Load(), s.denied.Load(), s.failed.Load()
 	return st
 }
 
@@ -236,7 +243,7 @@ func (s *Sessions) Stats() Stats {
 func (s *Sessions) Cached(secret []byte) (g Grant, err *conduit.Error, known bool) {
 	v, err, known := s.find(secret)
 	if v == nil {
-		return Grant{}, err, known
+		return Grant{}, s.tell(err), known
 	}
 	return v.grant, nil, true
 }
@@ -246,11 +253,23 @@ func (s *Sessions) CachedAs(secret []byte) (p Principal, err *conduit.Error, kno
 	v, err, known := s.find(secret)
 	switch {
 	case v == nil:
-		return Principal{}, err, known
+		return Principal{}, s.tell(err), known
 	case !v.grant.Instance.IsZero():
 		return Principal{}, s.bound, true
 	}
 	return v.grant.Principal, nil, true
+}
+
+// tell counts a check that ended with an error, and returns it; nil is none.
+func (s *Sessions) tell(err *conduit.Error) *conduit.Error {
+	switch {
+	case err == nil:
+	case err.Code == conduit.Unauthenticated || err.Code == conduit.PermissionDenied:
+		s.denied.Add(1)
+	default:
+		s.failed.Add(1)
+	}
+	return err
 }
 
 // find returns what is remembered of a secret: a validity, an error, or neither.
@@ -314,24 +333,27 @@ func (s *Sessions) As(ctx context.Context, link string) SessionFunc {
 func (s *Sessions) Validate(ctx context.Context, secret []byte, link string) (Grant, *conduit.Error) {
 	var raw [secretSize]byte
 	if !decodeSecret(&raw, secret) {
-		return Grant{}, s.malformed
+		return Grant{}, s.tell(s.malformed)
 	}
 	key := secretKey(sha256.Sum256(raw[:]))
 	switch v, err, known := s.cached(key); {
 	case v != nil:
 		return v.grant, nil
 	case known:
-		return Grant{}, err
+		return Grant{}, s.tell(err)
 	}
 	f, err := s.fly(key, secretOf(raw), link) //nolint:contextcheck // a lookup outlives who began it: others wait for it
 	if err != nil {
-		return Grant{}, err
+		return Grant{}, s.tell(err)
 	}
 	select {
 	case <-f.done:
-		return f.grant, f.err
+		if f.err == nil {
+			s.found.Add(1)
+		}
+		return f.grant, s.tell(f.err)
 	case <-ctx.Done():
-		return Grant{}, conduit.FromContext(ctx, conduit.Refused)
+		return Grant{}, s.tell(conduit.FromContext(ctx, conduit.Refused))
 	}
 }
 
@@ -517,18 +539,20 @@ func (s *Sessions) Authenticate(r *http.Request) (Grant, error) {
 	from := s.o.From(r)
 	if err != nil {
 		s.o.Attempts.Bad(from)
+		s.denied.Add(1)
 		return Grant{}, err
 	}
 	if secret == "" {
 		if !s.o.Anonymous {
-			return Grant{}, denied("a session's secret is needed: send Authorization: Bearer SECRET")
+			return Grant{}, s.tell(denied("a session's secret is needed: send Authorization: Bearer SECRET"))
 		}
 		return Grant{Principal: Principal{Level: conduit.Anonymous}}, nil
 	}
-	if g, bad, known := s.Cached([]byte(secret)); known && bad == nil {
-		return g, nil
+	if v, _, _ := s.find([]byte(secret)); v != nil {
+		return v.grant, nil
 	}
 	if err := s.o.Attempts.Allow(from); err != nil {
+		s.denied.Add(1)
 		return Grant{}, err
 	}
 	g, bad := s.Validate(r.Context(), []byte(secret), from.String())

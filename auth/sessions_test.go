@@ -128,6 +128,21 @@ func TestValidate(t *testing.T) {
 		if st := w.s.Stats(); st.Cached != 1 || st.Lookups != 1 || st.Hits < 100 || st.Down {
 			t.Errorf("%+v", st)
 		}
+		if st := w.s.Stats(); st.OK != st.Hits+1 || st.Denied != 0 || st.Failed != 0 {
+			t.Errorf("%+v", st)
+		}
+		for _, bad := range [][]byte{[]byte("nonsense"), secretOf(w.mint("eve", auth.MintOptions{}))} {
+			if len(bad) > 8 {
+				bad[0] ^= 1 // its CRC is wrong
+			}
+			if _, err := w.s.Validate(t.Context(), bad, "link"); err == nil {
+				t.Error("it is good")
+			}
+			_, _, _ = w.s.CachedAs(bad)
+		}
+		if st := w.s.Stats(); st.OK != st.Hits+1 || st.Denied != 4 || st.Failed != 0 {
+			t.Errorf("%+v", st)
+		}
 		if w.s.StoreID() != w.store.ID() {
 			t.Error("another store's id")
 		}

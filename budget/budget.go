@@ -99,14 +99,18 @@ func (b *Budget) notify() {
 	}
 }
 
-// take gives n units out of what is available, or says why not. b.mu is held.
-func (b *Budget) take(n int64) *conduit.Error {
+// take gives n units out of what is available, or says why not; over are those of the
+// same request that were reserved before. b.mu is held.
+func (b *Budget) take(n, over int64) *conduit.Error {
 	switch {
 	case b.cordoned:
 		return b.refuse(conduit.Unavailable, conduit.ReasonCordoned, "this instance is cordoned: it takes no new units")
 	case n > b.available():
-		return b.refuse(conduit.ResourceExhausted, conduit.ReasonNoCapacity,
-			fmt.Sprintf("%d units were asked for, %d of %d are available", n, b.available(), b.total))
+		message := fmt.Sprintf("%d units were asked for, %d of %d are available", n+over, b.available(), b.total)
+		if over > 0 {
+			message += fmt.Sprintf(" beyond the %d that the call has reserved", over)
+		}
+		return b.refuse(conduit.ResourceExhausted, conduit.ReasonNoCapacity, message)
 	}
 	return nil
 }

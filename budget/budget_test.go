@@ -68,6 +68,9 @@ func TestClaimTakesOver(t *testing.T) {
 	// More than reserved and available together: nothing moves.
 	_, err := r.Claim(9)
 	want(t, err, conduit.ResourceExhausted, conduit.ReasonNoCapacity)
+	if err.Message != "9 units were asked for, 2 of 10 are available beyond the 6 that the call has reserved" {
+		t.Error(err.Message)
+	}
 	if r.Units() != 6 {
 		t.Fatalf("a failed claim took %d units", 6-r.Units())
 	}

@@ -39,7 +39,7 @@ func (b *Budget) claim(n int64, r *Reservation) (*Claim, *conduit.Error) {
 		over = min(n, r.left)
 	}
 	if rest := n - over; rest > 0 {
-		if err := b.take(rest); err != nil {
+		if err := b.take(rest, over); err != nil {
 			return nil, err
 		}
 		b.notify()

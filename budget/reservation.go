@@ -28,7 +28,7 @@ func (b *Budget) reserve(n int64) (*Reservation, *conduit.Error) {
 	case n < 0:
 		return nil, notANumberOfUnits(n)
 	case n > 0:
-		if err := b.take(n); err != nil {
+		if err := b.take(n, 0); err != nil {
 			return nil, err
 		}
 		b.notify()

@@ -21,6 +21,7 @@ import (
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/metrics"
 	"github.com/elemental-conduit/conduit/internal/router"
 )
 
@@ -205,6 +206,15 @@ func (a *access) keep() {
 			return
 		}
 	}
+}
+
+// checks counts the checks of credentials; with auth.mode disabled there are none.
+func (a *access) checks() metrics.AuthChecks {
+	if a.sessions == nil {
+		return metrics.AuthChecks{}
+	}
+	st := a.sessions.Stats()
+	return metrics.AuthChecks{OK: st.OK, Denied: st.Denied, Failed: st.Failed}
 }
 
 // authenticate says who opens a link.

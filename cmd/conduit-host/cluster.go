@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -183,7 +184,8 @@ func (i *instance) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*co
 	if !e.Chosen.IsZero() {
 		out.Chosen = e.Chosen.String()
 	}
-	out.Candidates = append(out.Candidates, i.here(e))
+	addr, _ := address.Parse(in.GetAddress()) // it has just been parsed
+	out.Candidates = append(out.Candidates, i.here(addr, e))
 	for _, c := range e.Candidates {
 		out.Candidates = append(out.Candidates, &conduitv1.Candidate{
 			Instance: instanceText(c.Instance), Name: c.Name, Url: c.URL, Verdict: string(c.Verdict), Why: utf8Text(c.Why),
@@ -195,7 +197,7 @@ func (i *instance) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*co
 }
 
 // here is this instance as a candidate.
-func (i *instance) here(e locator.Explanation) *conduitv1.Candidate {
+func (i *instance) here(a address.Address, e locator.Explanation) *conduitv1.Candidate {
 	units := i.budget.Snapshot()
 	c := &conduitv1.Candidate{
 		Instance: i.id.String(), Name: i.c.String("name"), Local: true,
@@ -205,15 +207,30 @@ func (i *instance) here(e locator.Explanation) *conduitv1.Candidate {
 	case e.Local:
 		c.Verdict = string(registry.Chosen)
 	case !e.Here.Hosted:
-		c.Verdict, c.Why = string(registry.NoElement), "this instance does not host it"
+		c.Verdict = string(i.notHosted(a))
 	case !e.Here.Ready:
 		c.Verdict = string(registry.Starting)
+	case !e.Here.Room && units.Cordoned:
+		c.Verdict = string(registry.Cordoned)
 	case !e.Here.Room:
 		c.Verdict = string(registry.Full)
 	default:
 		c.Verdict = string(registry.Candidate)
 	}
 	return c
+}
+
+// notHosted says what of an address that this instance does not host it lacks.
+func (i *instance) notHosted(a address.Address) registry.Verdict {
+	if id, anyInstance := a.Instance(); !anyInstance && id != i.id {
+		return registry.AnotherInstance
+	}
+	id, anyDeployment := a.Deployment()
+	deployments := i.host.Deployments()
+	if len(deployments) == 0 || !anyDeployment && !slices.ContainsFunc(deployments, func(d *conduitv1.DeploymentInfo) bool { return d.GetId() == id.String() }) {
+		return registry.NoDeployment
+	}
+	return registry.NoElement
 }
 
 func instanceText(id address.InstanceID) string {

@@ -96,7 +96,7 @@ func (i *instance) start(ctx context.Context) error {
 		if err := checkDeployments(dir); err != nil {
 			return err
 		}
-	} else {
+	} else if !i.c.IsSet("host.deployments") {
 		i.log.Warn("no deployments directory: this instance hosts nothing; name one with --host-deployments, or make ./deployments")
 	}
 	if err := i.identify(); err != nil {

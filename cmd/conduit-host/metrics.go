@@ -26,6 +26,12 @@ func (i *instance) newMetrics() *metrics.Metrics {
 			s := i.budget.Snapshot()
 			return metrics.Budget{Units: s.Total, Available: s.Available, Claims: s.Claims}
 		},
+		Auth: func() metrics.AuthChecks {
+			if !i.started.Load() {
+				return metrics.AuthChecks{}
+			}
+			return i.access.checks()
+		},
 		Log: slogTo(i.log.Named("metrics")),
 	})
 }

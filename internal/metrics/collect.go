@@ -100,8 +100,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectUnits(ch, known, peers)
 	c.collectElements(ch)
 	c.collectTries(ch, known)
-	for r := range authResults {
-		counter(ch, authTotal, float64(c.auth[r].Load()), r.String())
+	if c.o.Auth != nil {
+		checks := c.o.Auth()
+		counter(ch, authTotal, float64(checks.OK), resultOK)
+		counter(ch, authTotal, float64(checks.Denied), resultDenied)
+		counter(ch, authTotal, float64(checks.Failed), resultError)
 	}
 	gauge(ch, buildInfo, 1, label(c.o.Version), runtime.Version())
 }

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +36,8 @@ type Options struct {
 	Peers func() []Peer
 	// Budget returns this instance's units.
 	Budget func() Budget
+	// Auth returns the checks of credentials so far.
+	Auth func() AuthChecks
 	// Elements returns what this instance hosts, whatever its state.
 	Elements func() []Element
 	// Log takes a warning when names are no longer told apart, and at debug level
@@ -53,7 +54,6 @@ type Metrics struct {
 	registry *prometheus.Registry
 	calls    *Calls
 	scrapes  scrapes
-	auth     [authResults]atomic.Uint64
 
 	mu      sync.Mutex
 	lookups map[string]*tries // by source
@@ -149,33 +149,8 @@ func bounded(all map[string]*tries, name string, most int) *tries {
 	return t
 }
 
-// AuthResult is what became of a check of a credential.
-type AuthResult uint8
-
-// The results.
 const (
-	AuthOK     AuthResult = iota // it is good
-	AuthDenied                   // it is not, or there is none where one is needed
-	AuthFailed                   // it could not be checked
-	authResults
-)
-
-// String returns the result's name in conduit_auth_checks_total.
-func (r AuthResult) String() string {
-	switch r {
-	case AuthOK:
-		return resultOK
-	case AuthDenied:
-		return "denied"
-	default:
-		return resultError
-	}
-}
-
-// AuthChecked counts a check of a credential.
-func (m *Metrics) AuthChecked(r AuthResult) { m.auth[min(r, AuthFailed)].Add(1) }
-
-const (
-	resultOK    = "ok"
-	resultError = "error"
+	resultOK     = "ok"
+	resultDenied = "denied"
+	resultError  = "error"
 )

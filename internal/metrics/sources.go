@@ -42,6 +42,11 @@ type Budget struct {
 	Claims           int // how many, not their units
 }
 
+// AuthChecks are the checks of credentials since the start, by how they ended: the
+// credential is good, it is not (or there is none where one is needed), or nobody
+// could tell.
+type AuthChecks struct{ OK, Denied, Failed uint64 }
+
 // Element is a program that this instance hosts, at one moment.
 type Element struct {
 	Deployment string
