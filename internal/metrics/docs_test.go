@@ -17,7 +17,7 @@ import (
 // everything returns metrics that have something to show under every name.
 func everything() *Metrics {
 	m := New(Options{
-		Auth: func() AuthChecks { return AuthChecks{} },
+		Auth:     func() AuthChecks { return AuthChecks{} },
 		Version:  "v1.2.3",
 		Links:    func() []Link { return []Link{{ID: 1, Peer: "worker-1", RTT: time.Millisecond}} },
 		Peers:    func() []Peer { return []Peer{{Name: "worker-1", Alive: true, Units: 1}} },
