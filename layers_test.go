@@ -183,6 +183,9 @@ var layers = map[string]layer{
 		local: []string{".", "address"},
 		third: []string{prometheus, "github.com/prometheus/procfs"}, // procfs: what elements use
 	},
+	"internal/certs": {
+		why: "what TLS needs of files, read again without dropping connections; and the certificates of `tls dev`",
+	},
 	"internal/ops": {
 		why: "health and profiling for the operator's own tools, from funcs that it is given",
 	},
@@ -190,7 +193,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/certs", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

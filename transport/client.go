@@ -46,6 +46,9 @@ type ClientOptions struct {
 	// DialContext opens the TCP connections, as net.Dialer's does, so that hosts can
 	// be found otherwise than by the system's resolver; nil = a net.Dialer.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// TLSOf is asked for it at each dial, instead: certificates may change. It is called
+	// concurrently, and what it returns is not changed. nil = TLS is used.
+	TLSOf func() *tls.Config
 	// Insecure allows ws:// to hosts other than this one.
 	Insecure bool
 	// PerCall dials anew for each call, for middle boxes that balance by
@@ -99,23 +102,28 @@ func NewClient(o ClientOptions) *Client {
 	o.UserTimeout = userTimeoutOf(o.UserTimeout, o.Link.DeadAfter)
 	c := &Client{o: o, log: o.Log, peers: make(map[key]*Peer), open: make(map[*pooled]struct{})}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	config := o.TLS.Clone()
-	if config == nil {
-		config = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	config.NextProtos = []string{"http/1.1"}
 	if o.DialContext == nil {
 		o.DialContext = (&net.Dialer{KeepAlive: keepAlive}).DialContext
 	}
 	c.dialer = &websocket.Dialer{
 		NetDialContext:  o.DialContext,
-		TLSClientConfig: config,
+		TLSClientConfig: overHTTP1(o.TLS),
 		ReadBufferSize:  readBuffer,
 		WriteBufferSize: clientWriteBuffer,
 		WriteBufferPool: &writeBuffers,
 		Subprotocols:    []string{SubProtocol},
 	}
 	return c
+}
+
+// overHTTP1 is a configuration for links, which HTTP/2 cannot carry.
+func overHTTP1(o *tls.Config) *tls.Config {
+	config := o.Clone()
+	if config == nil {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	config.NextProtos = []string{"http/1.1"}
+	return config
 }
 
 // Peer returns the peer at a URL, with the Client's session. It does not dial;

@@ -33,6 +33,9 @@ const keepAlive = 15 * time.Second
 func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*link.Conn, *conduit.Error) {
 	stop := func() bool { return true }
 	dialer := *c.dialer
+	if c.o.TLSOf != nil {
+		dialer.TLSClientConfig = overHTTP1(c.o.TLSOf())
+	}
 	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := c.dialer.NetDialContext(ctx, network, addr)
 		if err == nil {
@@ -143,7 +146,7 @@ func (c *Client) explainDial(ctx context.Context, url string, err error) *condui
 	case notTLS:
 		why = "the other end does not speak TLS: should the URL begin with ws://?"
 	case isUnknown:
-		why = unknown.Error() + ": name the authority in cluster.tls.client_ca or the program's options"
+		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca) or the program's options"
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		why = "the other end closed the connection instead of answering: does it speak TLS (wss://)?"
 	}

@@ -224,6 +224,9 @@ func (a *access) authenticate(r *http.Request) (link.Peer, error) {
 		return link.Peer{Name: "client", User: p.User, Level: p.Level}, err
 	}
 	g, err := a.sessions.Authenticate(r)
+	if err == nil {
+		err = certified(r, g)
+	}
 	if err != nil {
 		return link.Peer{}, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/client"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
 
@@ -24,8 +25,9 @@ type connection interface {
 	Close() error
 }
 
-// dialFunc makes a connection to any of the peers. It need not wait for a link.
-type dialFunc func(ctx context.Context, peers []string, session string) (connection, error)
+// dialFunc makes a connection to any of the peers that the options name. It need not
+// wait for a link.
+type dialFunc func(ctx context.Context, o client.Options) (connection, error)
 
 // callFlags are the flags of one call.
 type callFlags struct {
@@ -77,7 +79,7 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 			return a.call(cmd.Context(), f, args)
 		},
 	}
-	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == argumentKey })
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == argumentKey || isDialKey(k.Name) })
 	flags := cmd.Flags()
 	flags.Lookup("cluster-max-payload").Usage = "the largest argument, at most 1GiB; the peer's limit may be lower"
 	flags.StringVar(&f.timeout, "timeout", "", "deadline of the call, such as 5s (default none)")

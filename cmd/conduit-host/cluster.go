@@ -51,6 +51,7 @@ func (i *instance) joinCluster() error {
 		SessionOf:   i.access.secret,
 		DialTimeout: i.c.Duration("cluster.dial_timeout"),
 		Insecure:    insecure,
+		TLSOf:       i.certs["cluster"].Client,
 		Link:        o,
 		Log:         log,
 	})
@@ -110,6 +111,7 @@ var policies = map[string]registry.Policy{"p2c": registry.P2C, "headroom": regis
 // ctx's own end does not.
 func (i *instance) findPeers(ctx context.Context) {
 	ctx, i.fabric.stop = context.WithCancel(context.WithoutCancel(ctx))
+	i.run("certificates", func() error { i.keepCerts(ctx); return nil })
 	i.run("registry", func() error { return i.fabric.registry.Run(ctx) })
 	i.fabric.registry.Subscribe(i.declare)
 	i.run("status", func() error { i.tellPeers(ctx); return nil })
@@ -126,6 +128,10 @@ func (f *fabric) leave() {
 // reload takes over what may change while the instance runs, and says what may
 // not.
 func (i *instance) reload(c *config.Config) {
+	select {
+	case i.rereadCerts <- struct{}{}:
+	default: // it is about to
+	}
 	if err := i.fabric.static.Reload(c.List("discovery.static")); err != nil {
 		i.log.Error("reload: discovery.static is left as it was", "error", err)
 		return

@@ -18,6 +18,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/client"
 	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/internal/config"
 	"github.com/elemental-conduit/conduit/internal/link"
@@ -40,8 +41,13 @@ type target struct {
 // addTargetFlags gives a command what it needs, beside the global flags, to find
 // the instance that serve runs with the same configuration.
 func (a *app) addTargetFlags(cmd *cobra.Command) {
-	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" })
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || isDialKey(k.Name) })
 }
+
+// isDialKey picks the keys that say how a peer is dialled.
+func isDialKey(name string) bool { return slices.Contains(dialKeys(), name) }
+
+func dialKeys() []string { return []string{"cluster.tls.ca", "cluster.tls.cert", "cluster.tls.key"} }
 
 // target says whom a command asks: any of --peer, else the instance of this
 // machine. Nobody is troubled before it is used, but for the question which
@@ -50,11 +56,11 @@ func (a *app) target(ctx context.Context) (target, error) {
 	if len(a.peers) == 0 {
 		return a.localTarget(ctx)
 	}
-	secret, err := a.checkPeers()
+	o, err := a.checkPeers()
 	if err != nil {
 		return target{}, err
 	}
-	return target{strings.Join(a.peers, ", "), func(ctx context.Context) (connection, error) { return a.dial(ctx, a.peers, secret) }, true}, nil
+	return target{strings.Join(a.peers, ", "), func(ctx context.Context) (connection, error) { return a.dial(ctx, o) }, true}, nil
 }
 
 // targets is target for commands that ask each of --peer.
@@ -63,26 +69,34 @@ func (a *app) targets(ctx context.Context) ([]target, error) {
 		t, err := a.localTarget(ctx)
 		return []target{t}, err
 	}
-	secret, err := a.checkPeers()
+	o, err := a.checkPeers()
 	if err != nil {
 		return nil, err
 	}
 	var list []target
 	for _, p := range a.peers {
-		list = append(list, target{p, func(ctx context.Context) (connection, error) { return a.dial(ctx, []string{p}, secret) }, true})
+		o := o
+		o.Peers = []string{p}
+		list = append(list, target{p, func(ctx context.Context) (connection, error) { return a.dial(ctx, o) }, true})
 	}
 	return list, nil
 }
 
-// checkPeers brings --peer into its normal form and finds the session's secret.
-func (a *app) checkPeers() (secret string, err error) {
+// checkPeers brings --peer into its normal form and finds what to dial them with: the
+// session's secret, and whom to trust.
+func (a *app) checkPeers() (o client.Options, err error) {
 	if a.instance != "" {
-		return "", usagef("--instance names an instance of this machine, and --peer one by its URL; give one of them")
+		return o, usagef("--instance names an instance of this machine, and --peer one by its URL; give one of them")
 	}
 	if a.peers, err = discovery.ParseStatic(a.peers, false); err != nil {
-		return "", usagef("--peer: %v", err)
+		return o, usagef("--peer: %v", err)
 	}
-	return a.sessionSecret()
+	o.Peers = a.peers
+	if o.TLS, err = a.dialTLS(); err != nil {
+		return o, err
+	}
+	o.Session, err = a.sessionSecret()
+	return o, err
 }
 
 // localTarget finds the management socket of this machine's instance.

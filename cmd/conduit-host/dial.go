@@ -7,6 +7,4 @@ import (
 )
 
 // dialPeers connects to the peers, of which one has answered.
-func dialPeers(ctx context.Context, peers []string, session string) (connection, error) {
-	return client.Dial(ctx, client.Options{Peers: peers, Session: session})
-}
+func dialPeers(ctx context.Context, o client.Options) (connection, error) { return client.Dial(ctx, o) }

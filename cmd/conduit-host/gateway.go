@@ -40,8 +40,8 @@ func (i *instance) serveGateway(l net.Listener) error {
 	}
 	if i.access.sessions != nil {
 		o.Sessions = logins{i.access}
-		if at, ok := l.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
-			i.log.Warn("gateway.listen is not loopback, and the gateway speaks plain HTTP: passwords, sessions and payloads can be read on the way; put a proxy that speaks TLS before it")
+		if at, ok := l.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() && !i.certs["gateway"].Serves() {
+			i.log.Warn("gateway.listen is not loopback, and the gateway speaks plain HTTP: passwords, sessions and payloads can be read on the way; give it a certificate with --gateway-tls-cert and --gateway-tls-key, or put a proxy that speaks TLS before it")
 		}
 	}
 	g, err := gateway.New(o)

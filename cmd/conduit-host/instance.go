@@ -43,6 +43,7 @@ type instance struct {
 	door   *door
 	memory *link.Memory
 	access *access
+	certs  certificates
 
 	builtins *builtin.Services
 	budget   *budget.Budget
@@ -66,6 +67,8 @@ type instance struct {
 
 	standing atomic.Pointer[standing]
 	restated chan struct{} // the standing may be another
+	// rereadCerts has the files of certificates read again now.
+	rereadCerts chan struct{}
 
 	started  atomic.Bool
 	draining atomic.Bool
@@ -78,7 +81,7 @@ func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance
 	i := &instance{
 		c: c, log: log, stderr: stderr, begun: begun, epoch: uint64(begun.UnixNano()),
 		failed: make(chan error, 4), drainAsked: make(chan struct{}, 1),
-		restated: make(chan struct{}, 1),
+		restated: make(chan struct{}, 1), rereadCerts: make(chan struct{}, 1),
 	}
 	i.standing.Store(&standing{})
 	return i
@@ -107,6 +110,9 @@ func (i *instance) start(ctx context.Context) error {
 		return err
 	}
 	i.run("session keeper", func() error { i.access.keep(); return nil })
+	if i.certs, err = openCerts(i.c); err != nil {
+		return err
+	}
 	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
 	i.budget = budget.New(int64(i.c.Int("budget.total")))
 	i.metrics = i.newMetrics()
@@ -185,22 +191,27 @@ func (ls listeners) closeUnused() {
 func (i *instance) openListeners(ctx context.Context) (listeners, error) {
 	ls := listeners{}
 	for _, door := range []struct {
-		key, what, scheme, path string
-		open                    bool
+		what, scheme, path string
+		open               bool
 	}{
-		{"cluster.listen", "cluster", "ws", transport.Path, i.c.ServesCluster()},
-		{"gateway.listen", "gateway", "http", "", i.c.ServesGateway()},
-		{"ops.listen", "ops", "http", "", true},
+		{"cluster", "ws", transport.Path, i.c.ServesCluster()},
+		{"gateway", "http", "", i.c.ServesGateway()},
+		{"ops", "http", "", true},
 	} {
+		key := door.what + ".listen"
 		if !door.open {
 			continue
 		}
-		l, err := listen(ctx, i.c, door.key)
+		l, err := listen(ctx, i.c, key)
 		if err != nil {
 			ls.closeUnused()
 			return nil, err
 		}
-		ls[door.key] = l
+		l, secure := i.certs.wrap(door.what, l)
+		if secure {
+			door.scheme += "s"
+		}
+		ls[key] = l
 		i.announce(door.what, door.scheme, l, door.path)
 	}
 	return ls, nil

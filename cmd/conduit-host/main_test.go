@@ -103,7 +103,7 @@ func TestDocumentedCommands(t *testing.T) {
 func TestDocumentedStories(t *testing.T) {
 	dir := t.TempDir()
 	var files []string
-	for page, want := range map[string]int{"cli": 17, "cluster": 9} {
+	for page, want := range map[string]int{"cli": 17, "cluster": 9, "tls": 3} {
 		text, err := os.ReadFile("../../docs/" + page + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func shellStory(t *testing.T, page string) (script string, n int) {
 		if !ok {
 			t.Fatalf("%q is no command line of conduit-host", line)
 		}
-		command = strings.NewReplacer("ws://127.0.0.1:7400", "$WORKER", "ws://127.0.0.1:7401", "$OTHER",
+		command = strings.NewReplacer("wss://127.0.0.1:7400", "$WORKER", "ws://127.0.0.1:7400", "$WORKER", "ws://127.0.0.1:7401", "$OTHER",
 			"-static 127.0.0.1:7400,127.0.0.1:7401", "-static $WORKER,$OTHER", "-static 127.0.0.1:7400", "-static $WORKER").Replace(command)
 		verb, flags, _ := strings.Cut(command, " ")
 		switch {

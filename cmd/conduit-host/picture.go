@@ -46,11 +46,12 @@ func (a *app) newPicture(ctx context.Context) (p *picture, unseen []hidden, err 
 // dialAll makes a client of --peer that has heard each of them, or why not. One at
 // least has answered.
 func (a *app) dialAll(ctx context.Context) (*client.Client, error) {
-	secret, err := a.checkPeers()
+	o, err := a.checkPeers()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.Dial(ctx, client.Options{Peers: a.peers, Session: secret, Refresh: time.Hour, RefreshTimeout: askTimeout})
+	o.Refresh, o.RefreshTimeout = time.Hour, askTimeout
+	c, err := client.Dial(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -139,6 +139,7 @@ func (c *Config) crossCheck(known []Problem) []Problem {
 		x.bad[p.Key] = true
 	}
 	x.loopback()
+	x.tls()
 	x.proportions()
 	x.socket()
 	return x.problems
@@ -171,9 +172,26 @@ func (x *crossChecker) loopback() {
 		case isLoopback(host):
 		case disabled:
 			x.report(key, "is not loopback, but with auth.mode disabled every caller is superuser; listen on 127.0.0.1 or [::1]")
-		case key == "cluster.listen" && x.good("cluster.insecure") && !x.c.Bool("cluster.insecure"):
-			x.report(key, "is not loopback, and ws:// lets everybody on the way read sessions and payloads; set --cluster-insecure if that network encrypts by other means, or listen on 127.0.0.1 or [::1]")
+		case key == "cluster.listen" && x.good("cluster.insecure", "cluster.tls.cert") && !x.c.Bool("cluster.insecure") && x.c.String("cluster.tls.cert") == "":
+			x.report(key, "is not loopback, and ws:// lets everybody on the way read sessions and payloads; give a certificate with --cluster-tls-cert and --cluster-tls-key, set --cluster-insecure if that network encrypts by other means, or listen on 127.0.0.1 or [::1]")
 		}
+	}
+}
+
+// tls wants the halves of what makes a certificate.
+func (x *crossChecker) tls() {
+	for _, prefix := range []string{"cluster.tls.", "gateway.tls.", "ops.tls."} {
+		cert, key := prefix+"cert", prefix+"key"
+		switch {
+		case !x.good(cert, key) || (x.c.String(cert) == "") == (x.c.String(key) == ""):
+		case x.c.String(key) == "":
+			x.report(cert, "is a certificate without a key; name it with --%s", x.c.Value(key).Key.Flag())
+		default:
+			x.report(key, "is a key without a certificate; name it with --%s", x.c.Value(cert).Key.Flag())
+		}
+	}
+	if ca := "cluster.tls.client_ca"; x.good(ca, "cluster.tls.cert") && x.c.String(ca) != "" && x.c.String("cluster.tls.cert") == "" {
+		x.report(ca, "asks callers for certificates, but there is no TLS to ask with; give a certificate with --cluster-tls-cert and --cluster-tls-key")
 	}
 }
 

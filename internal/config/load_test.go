@@ -77,9 +77,9 @@ func TestDefaults(t *testing.T) {
 
 // What this version cannot do is refused, never half done; the defaults can be done.
 func TestUnavailable(t *testing.T) {
-	_, problems := load(t, "", nil, append(valid, "--cluster-tls-cert=x.pem", "--host-sandbox=required", "--auth-store=etcd://h1,h2/prefix"))
+	_, problems := load(t, "", nil, append(valid, "--tracing-otlp-endpoint=x", "--host-sandbox=required", "--auth-store=etcd://h1,h2/prefix"))
 	expect(t, problems,
-		`--cluster-tls-cert: cluster.tls.cert: is not available in this version`,
+		`--tracing-otlp-endpoint: tracing.otlp_endpoint: is not available in this version`,
 		`--host-sandbox: host.sandbox: is not available`,
 		`--auth-store: auth.store: "etcd://h1,h2/prefix" is not available in this version, which keeps users and sessions in a file`)
 
@@ -398,7 +398,7 @@ func TestCrossChecks(t *testing.T) {
 	}{
 		{[]string{"--cluster-listen=0.0.0.0:7400"}, `--cluster-listen: cluster.listen: "0.0.0.0:7400" is not loopback, but with auth.mode disabled every caller is superuser`},
 		// With authentication a listener may be heard elsewhere, if what is said there may.
-		{[]string{"--auth-mode=required", "--cluster-listen=0.0.0.0:7400"}, `--cluster-listen: cluster.listen: "0.0.0.0:7400" is not loopback, and ws:// lets everybody on the way read sessions and payloads; set --cluster-insecure`},
+		{[]string{"--auth-mode=required", "--cluster-listen=0.0.0.0:7400"}, `--cluster-listen: cluster.listen: "0.0.0.0:7400" is not loopback, and ws:// lets everybody on the way read sessions and payloads; give a certificate with --cluster-tls-cert`},
 		{[]string{"--auth-mode=required", "--cluster-listen=0.0.0.0:7400", "--cluster-insecure"}, ``},
 		{[]string{"--auth-mode=required", "--mode=both", "--gateway-listen=0.0.0.0:7480", "--ops-listen=0.0.0.0:7490"}, ``},
 		{[]string{"--cluster-listen=0.0.0.0:7400", "--cluster-insecure"}, `with auth.mode disabled every caller is superuser`},
@@ -411,6 +411,10 @@ func TestCrossChecks(t *testing.T) {
 		{[]string{"--cluster-listen=box.example:7400"}, `is not loopback`},
 		{[]string{"--cluster-listen=[::]:7400"}, `is not loopback`},
 		{[]string{"--ops-listen=192.0.2.1:7400"}, `ops.listen: "192.0.2.1:7400" is not loopback`},
+		{[]string{"--auth-mode=required", "--cluster-listen=[::]:7400", "--cluster-tls-cert=c.pem", "--cluster-tls-key=k.pem"}, ``},
+		{[]string{"--gateway-tls-cert=c.pem"}, `gateway.tls.cert: "c.pem" is a certificate without a key; name it with --gateway-tls-key`},
+		{[]string{"--ops-tls-key=k.pem"}, `ops.tls.key: "k.pem" is a key without a certificate; name it with --ops-tls-cert`},
+		{[]string{"--cluster-tls-client-ca=ca.pem"}, `cluster.tls.client_ca: "ca.pem" asks callers for certificates, but there is no TLS to ask with`},
 		{[]string{"--cluster-listen=[::1]:0", "--ops-listen=localhost:0"}, ``},
 		{[]string{"--ops-listen=127.0.0.1:7400"}, `ops.listen: "127.0.0.1:7400" is also cluster.listen`},
 		{[]string{"--cluster-link-memory=512MiB"}, `cluster.link_memory: "512MiB" is too much for cluster.memory, which is 256MiB`},
