@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -24,8 +26,16 @@ func Load(dir string, unsafe bool) (*Manifest, error) {
 	if err != nil {
 		return nil, fault(file, err)
 	}
-	return Parse(file, text)
+	m, err := Parse(file, text)
+	if m != nil {
+		sum := sha256.Sum256(text)
+		m.sum = hex.EncodeToString(sum[:])
+	}
+	return m, err
 }
+
+// Sum returns the SHA-256 of the file that Load has read, in hex.
+func (m *Manifest) Sum() string { return m.sum }
 
 // fault makes an error of what is wrong with a file as a whole.
 func fault(file string, err error) error {

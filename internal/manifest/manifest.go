@@ -53,6 +53,7 @@ type Manifest struct {
 	Backoff     Backoff  `yaml:"backoff"`
 
 	path  string
+	sum   string
 	lines map[string]int // of each key, by its path such as "elements[0].path"
 }
 
