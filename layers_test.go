@@ -157,8 +157,17 @@ var layers = map[string]layer{
 	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/pluginlink", "internal/safepath", "proto/conduit/v1"},
-		third: []string{hclog, protobuf, sys, yaml, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
+		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/safepath", "proto/conduit/v1"},
+		third: []string{hclog, protobuf, sys, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
+	},
+	"internal/values": {
+		why:   "how durations, sizes and names are written: the same in the configuration and in deployment.yaml, so both ask here",
+		third: []string{"github.com/agnivade/levenshtein"},
+	},
+	"internal/manifest": {
+		why:   "deployment.yaml: what it may say and what is wrong with one; the host obeys it and config check reads it, so it is neither's",
+		local: []string{".", "address", "internal/safepath", "internal/values"},
+		third: []string{yaml},
 	},
 	"internal/router": {
 		why:   "calls that come in at an instance's own doors, spliced to wherever the locator says",
@@ -175,8 +184,8 @@ var layers = map[string]layer{
 	},
 	"internal/config": {
 		why:   "the table of configuration keys, and where each value came from; it knows names and types, and of what they configure the forms alone",
-		local: []string{"discovery"},
-		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/agnivade/levenshtein", "github.com/dustin/go-humanize"},
+		local: []string{"discovery", "internal/values"},
+		third: []string{"github.com/spf13/pflag", "github.com/knadh/koanf", yaml, "github.com/dustin/go-humanize"},
 	},
 	"internal/metrics": {
 		why:   "what an instance counts, and how Prometheus sees it: from plain values and funcs that it is given, so that it knows no part of an instance",
@@ -193,7 +202,7 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/certs", "internal/config", "internal/frame", "internal/link", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/certs", "internal/config", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{

@@ -187,10 +187,10 @@ func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last str
 			}
 			continue
 		}
-		if n := g.el.inflight.Add(1); n > int64(h.o.Concurrency) {
+		if n := g.el.inflight.Add(1); n > int64(g.el.o().Concurrency) {
 			g.el.inflight.Add(-1)
 			g.leave()
-			return nil, nil, refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls, as many as it may (host.concurrency)", route.name, h.o.Concurrency)
+			return nil, nil, refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls, as many as it may (host.concurrency, or concurrency of its deployment)", route.name, g.el.o().Concurrency)
 		}
 		return g, m, nil
 	}

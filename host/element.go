@@ -21,14 +21,17 @@ type element struct {
 	h            *Host
 	deployment   string
 	deploymentID address.DeploymentID
+	slot         string // which of the elements of a directory; empty = the deployment is one file
 	log          hclog.Logger
 
-	inflight atomic.Int64  // calls on all its generations
-	claims   atomic.Int64  // held by all its generations
-	done     chan struct{} // closed when run has returned and the host has let go
-	changed  chan struct{} // holds one token when want was changed
-	freed    chan struct{} // holds one token when an old generation has ended
-	leaving  chan struct{} // closed when the element goes: old generations finish in the drain's time
+	place    atomic.Int64             // in the order in which ordinals count
+	opts     atomic.Pointer[settings] // nil = the host's own
+	inflight atomic.Int64             // calls on all its generations
+	claims   atomic.Int64             // held by all its generations
+	done     chan struct{}            // closed when run has returned and the host has let go
+	changed  chan struct{}            // holds one token when want was changed
+	freed    chan struct{}            // holds one token when an old generation has ended
+	leaving  chan struct{}            // closed when the element goes: old generations finish in the drain's time
 	retiring sync.WaitGroup
 
 	// Of the element's goroutine.
@@ -52,13 +55,37 @@ type element struct {
 
 func newElement(h *Host, f finding) *element {
 	e := &element{
-		h: h, deployment: f.name, deploymentID: address.UniqueDeploymentID(f.name),
+		h: h, deployment: f.name, deploymentID: address.UniqueDeploymentID(f.name), slot: f.slot,
 		log:  h.log.With("deployment", f.name),
 		done: make(chan struct{}), changed: make(chan struct{}, 1), freed: make(chan struct{}, 1), leaving: make(chan struct{}),
 		want: f,
 	}
-	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
+	if f.slot != "" {
+		e.log = e.log.With("program", f.slot)
+	}
+	e.place.Store(int64(f.place))
+	e.opts.Store(f.set)
+	e.status = ElementStatus{Name: f.named, State: Discovered, Since: time.Now(), Path: f.path}
 	return e
+}
+
+// o returns what the host does with this element.
+func (e *element) o() *settings {
+	if s := e.opts.Load(); s != nil {
+		return s
+	}
+	return &e.h.plain
+}
+
+// key is what the element is known by among all of the host's.
+func (e *element) key() string { return keyOf(e.deployment, e.slot) }
+
+// keyOf makes a key; a slot has no slash in it, nor has a deployment's name.
+func keyOf(deployment, slot string) string {
+	if slot == "" {
+		return deployment
+	}
+	return deployment + "/" + slot
 }
 
 // The notes of an element: of each kind the last one, until it no longer holds.
@@ -89,10 +116,15 @@ func (e *element) note(kind int, what string) {
 func (e *element) update(f finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.gone || sameFinding(e.want, f) {
+	if e.gone {
 		return
 	}
+	e.opts.Store(f.set)
+	same := sameFinding(e.want, f)
 	e.want = f
+	if same {
+		return
+	}
 	e.settled = e.gen != nil
 	e.poke()
 }
@@ -124,12 +156,26 @@ func (e *element) poke() {
 // only touched has the same sum.
 func sameFinding(a, b finding) bool {
 	switch {
+	case a.disabled || b.disabled:
+		return a.disabled == b.disabled
+	case a.stale != b.stale:
+		return false
 	case a.binary != nil && b.binary != nil:
-		return a.binary.sum == b.binary.sum
+		return a.binary.id() == b.binary.id()
 	case a.refused != nil && b.refused != nil:
 		return *a.refused == *b.refused
 	}
-	return false
+	return a.waits() && b.waits()
+}
+
+// home returns what the element's deployment is: a file or a directory.
+func (e *element) home() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.want.home != "" {
+		return e.want.home
+	}
+	return e.status.Path
 }
 
 // wanted returns what is to run now.

@@ -23,6 +23,14 @@ type cause struct {
 
 func (r *cause) Error() string { return r.kind + ": " + r.reason }
 
+// causeOf returns an error as a cause.
+func causeOf(err error) *cause {
+	if c, ok := errors.AsType[*cause](err); ok {
+		return c
+	}
+	return &cause{"failed", err.Error()}
+}
+
 // The kinds of refusals by the scan; those by a failed start have the names of
 // pluginlink.StartKind.
 const (
@@ -36,6 +44,10 @@ const (
 	refusedCopy          = "copy_failed"
 	refusedChecksum      = "checksum_mismatch"
 	refusedNoChecksum    = "no_checksum"
+	refusedManifest      = "bad_manifest"
+	refusedMissing       = "missing"
+	refusedTooMany       = "too_many"
+	refusedNamed         = "name_mismatch" // found out by a start: the manifest calls it something else
 )
 
 // damagedCopy is the kind of a start that failed since the stored copy was changed and

@@ -93,7 +93,7 @@ func (c elementCalls) origin(in *link.Incoming) (Origin, *conduit.Error) {
 			o.Principal = parent.Principal
 		}
 	case frame.AsSelf:
-		o.Principal = Principal{User: "element:" + el.deployment, Level: conduit.User}
+		o.Principal = Principal{User: "element:" + el.deployment, Level: el.o().level}
 	case frame.AsAnonymous:
 	default:
 		return o, refuse(inv, conduit.Unauthenticated, conduit.ReasonUnauthenticated, false, "an element calls as its caller, as itself, or as nobody")

@@ -1,6 +1,9 @@
 package host
 
 import (
+	"errors"
+	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -17,13 +20,13 @@ const (
 // unwatched is how often a directory that cannot be watched is read.
 const unwatched = time.Second
 
-// hints tells that something may have happened in a directory. That it says nothing
+// hints tells that something may have happened in the directories that are watched. That it says nothing
 // proves nothing: some file systems have no events, and a queue may overflow. What is
 // there, only a scan knows. One goroutine uses it.
 type hints struct {
 	log    hclog.Logger
 	w      *fsnotify.Watcher // nil if there are no events here
-	dir    string            // that is watched; empty if none is
+	dirs   []string          // that are watched
 	failed string            // what was logged
 	c      chan struct{}     // holds one token when it is time to look
 	done   chan struct{}
@@ -49,22 +52,33 @@ func (h *hints) close() {
 	<-h.done
 }
 
-// watch has dir watched, whatever directory has that name by now, and reports whether it
-// is.
-func (h *hints) watch(dir string) bool {
+// watch has dirs watched and no others, whatever directories have those names by now, and
+// reports whether all are.
+func (h *hints) watch(dirs ...string) bool {
 	if h.w == nil {
 		return false
 	}
-	if h.dir != "" && h.dir != dir {
-		_ = h.w.Remove(h.dir)
+	for _, dir := range h.dirs {
+		if !slices.Contains(dirs, dir) {
+			_ = h.w.Remove(dir)
+		}
 	}
-	h.dir = ""
-	if err := h.w.Add(dir); err != nil {
-		h.notWatched(err)
-		return false
+	h.dirs = h.dirs[:0]
+	all := true
+	for _, dir := range dirs {
+		if err := h.w.Add(dir); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) { // of what has just gone, the scan tells
+				h.notWatched(err)
+			}
+			all = false
+			continue
+		}
+		h.dirs = append(h.dirs, dir)
 	}
-	h.dir, h.failed = dir, ""
-	return true
+	if all {
+		h.failed = ""
+	}
+	return all
 }
 
 func (h *hints) notWatched(err error) {

@@ -1,9 +1,11 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -22,6 +25,7 @@ import (
 // be called concurrently; Run once.
 type Host struct {
 	o         Options
+	plain     settings // of an element whose deployment says nothing else
 	log       hclog.Logger
 	instance  string
 	builtinID string
@@ -61,7 +65,7 @@ func New(o Options) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		o: o, log: o.Log.Named("host"), instance: o.Instance.String(),
+		o: o, plain: settings{Options: o, level: conduit.User}, log: o.Log.Named("host"), instance: o.Instance.String(),
 		builtinID: address.UniqueDeploymentID(address.BuiltinDeployment).String(),
 		memory:    o.Memory,
 		starts:    make(chan struct{}, o.MaxStarts),
@@ -113,7 +117,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	h.draining.Store(true)
 	h.mu.Lock()
 	if h.stopBy.IsZero() {
-		h.stopBy = time.Now().Add(h.o.DrainTimeout)
+		h.stopBy = time.Now().Add(h.drainTimeout())
 		close(h.stopping)
 	}
 	elements := h.list()
@@ -151,7 +155,7 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 	var asked []lookNow
 	for n := 1; ; n++ {
 		// Before it is read: what happens from now on gives a hint.
-		watched := hints.watch(s.resolved())
+		watched := hints.watch(append(s.inside(), s.resolved())...)
 		found, waiting, err := s.scan(time.Now())
 		switch {
 		case err == nil:
@@ -171,7 +175,7 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 		}
 		asked = asked[:0]
 		switch {
-		case err != nil, waiting > 0:
+		case err != nil, waiting > 0, s.grown:
 			next.Reset(s.rest) // of a file that comes to rest there is no event
 		case !watched:
 			next.Reset(min(h.o.ScanInterval, unwatched))
@@ -269,19 +273,25 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 	h.mu.Lock()
 	present := map[string]bool{}
 	var added []*element
+	moved := false
 	for _, f := range found {
-		present[f.name] = true
-		if e := h.elements[f.name]; e != nil {
+		key := keyOf(f.name, f.slot)
+		present[key] = true
+		if e := h.elements[key]; e != nil {
 			e.update(f) // one that is leaving takes no notice; a later scan finds its name free
+			moved = e.place.Swap(int64(f.place)) != int64(f.place) || moved
 			continue
 		}
 		e := newElement(h, f)
-		h.elements[f.name] = e
+		h.elements[key] = e
 		added = append(added, e)
 	}
-	for name, e := range h.elements {
-		if !present[name] && e.remove() {
-			h.log.Info("deployment removed", "deployment", name)
+	for key, e := range h.elements {
+		if !present[key] {
+			moved = e.place.Swap(math.MaxInt64) != math.MaxInt64 || moved // no ordinal counts it before those that stay
+			if e.remove() {
+				h.log.Info("deployment removed", "deployment", key)
+			}
 		}
 	}
 	h.mu.Unlock()
@@ -292,7 +302,7 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 			h.forget(e)
 		}()
 	}
-	if len(added) > 0 {
+	if len(added) > 0 || moved {
 		h.rebuild()
 	}
 }
@@ -302,8 +312,8 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 func (h *Host) forget(e *element) {
 	if _, gone := e.wanted(); gone {
 		h.mu.Lock()
-		if h.elements[e.deployment] == e {
-			delete(h.elements, e.deployment)
+		if h.elements[e.key()] == e {
+			delete(h.elements, e.key())
 		}
 		h.mu.Unlock()
 		h.rebuild()
@@ -311,14 +321,16 @@ func (h *Host) forget(e *element) {
 	close(e.done)
 }
 
-// list returns the elements in the order of their deployments' names. h.mu is
-// held.
+// list returns the elements in the order of their deployments' names, those of one in
+// the order in which ordinals count. h.mu is held.
 func (h *Host) list() []*element {
 	list := make([]*element, 0, len(h.elements))
 	for _, e := range h.elements {
 		list = append(list, e)
 	}
-	slices.SortFunc(list, func(a, b *element) int { return strings.Compare(a.deployment, b.deployment) })
+	slices.SortFunc(list, func(a, b *element) int {
+		return cmp.Or(strings.Compare(a.deployment, b.deployment), cmp.Compare(a.place.Load(), b.place.Load()), strings.Compare(a.slot, b.slot))
+	})
 	return list
 }
 
@@ -366,8 +378,14 @@ func (h *Host) Snapshot() []DeploymentStatus {
 	h.mu.Unlock()
 	all := make([]DeploymentStatus, 0, len(list))
 	for _, e := range list {
-		s := []ElementStatus{e.snapshot()}
-		all = append(all, DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: s[0].Path, Status: deploymentStatus(s), Elements: s})
+		if n := len(all); n == 0 || all[n-1].Name != e.deployment {
+			all = append(all, DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: e.home()})
+		}
+		d := &all[len(all)-1]
+		d.Elements = append(d.Elements, e.snapshot())
+	}
+	for i := range all {
+		all[i].Status = deploymentStatus(all[i].Elements)
 	}
 	return all
 }
@@ -390,7 +408,7 @@ func (h *Host) Drain(ctx context.Context) error {
 			select {
 			case <-g.idle:
 			case <-ctx.Done():
-				return fmt.Errorf("%d calls to %s are still under way, and it holds %d claims: %w", e.inflight.Load(), e.deployment, e.claims.Load(), ctx.Err())
+				return fmt.Errorf("%d calls to %s are still under way, and it holds %d claims: %w", e.inflight.Load(), e.key(), e.claims.Load(), ctx.Err())
 			}
 		}
 	}
@@ -408,7 +426,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	running := h.running
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(h.o.DrainTimeout)
+		deadline = time.Now().Add(h.drainTimeout())
 	}
 	if h.stopBy.IsZero() {
 		h.stopBy = deadline
@@ -426,19 +444,36 @@ func (h *Host) Stop(ctx context.Context) error {
 // stopContext bounds the drain of one element: by the host's stop if it is under
 // way, else by the drain's time; a stop of the host that comes meanwhile can end
 // it.
-func (h *Host) stopContext() (context.Context, context.CancelFunc) {
-	h.mu.Lock()
-	by := h.stopBy
-	h.mu.Unlock()
+func (e *element) stopContext() (context.Context, context.CancelFunc) {
+	e.h.mu.Lock()
+	by := e.h.stopBy
+	e.h.mu.Unlock()
 	if by.IsZero() {
-		by = time.Now().Add(h.o.DrainTimeout)
+		by = time.Now().Add(e.o().DrainTimeout)
 	}
-	return context.WithDeadline(h.drainCtx, by)
+	return context.WithDeadline(e.h.drainCtx, by)
 }
 
 // stopBudget is how long an element may take for its own Stop: what is left of
 // the drain, and at least StopTimeout.
-func (h *Host) stopBudget(ctx context.Context) time.Duration {
+func (e *element) stopBudget(ctx context.Context) time.Duration {
 	deadline, _ := ctx.Deadline()
-	return max(time.Until(deadline), h.o.StopTimeout)
+	return max(time.Until(deadline), e.o().StopTimeout)
+}
+
+// DrainTimeout returns how long a drain of the host may take: the larger of its own time
+// and those of the deployments that are there.
+func (h *Host) DrainTimeout() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.drainTimeout()
+}
+
+// drainTimeout is DrainTimeout with h.mu held.
+func (h *Host) drainTimeout() time.Duration {
+	d := h.o.DrainTimeout
+	for _, e := range h.elements {
+		d = max(d, e.o().DrainTimeout)
+	}
+	return d
 }

@@ -33,7 +33,7 @@ func (h *Host) Look(a address.Address, method string, units uint32) Standing {
 		s.Idempotent = m.idempotent
 		units = max(units, m.units)
 	}
-	s.Room = e.el.inflight.Load() < int64(h.o.Concurrency)
+	s.Room = e.el.inflight.Load() < int64(e.el.o().Concurrency)
 	if units > 0 && s.Room {
 		b := h.o.Budget.Snapshot()
 		s.Room = !b.Cordoned && b.Available >= int64(units)
@@ -134,13 +134,20 @@ func (t *table) look(a address.Address) (found *elementRoute, hosted bool) {
 	ordinal, hasOrdinal := a.Ordinal()
 	n, nameless := 0, false
 	for _, d := range deployments {
+		var unknown *elementRoute
 		for i := range d.elements {
 			e := &d.elements[i]
 			switch {
 			case e.name == "":
 				nameless = true
+				if unknown == nil && e.counts(scan) {
+					unknown = e
+				}
 			case e.name != a.Element() || !e.counts(scan):
 			case hasOrdinal:
+				if unknown != nil {
+					return unknown, true
+				}
 				if n == ordinal {
 					return e, true
 				}

@@ -95,6 +95,7 @@ type fixture struct {
 	mu   sync.Mutex
 	conn *link.Conn
 
+	given *conduitv1.ConfigureRequest
 	units unitsFixture
 	lock  *os.File // of an exclusive element, as long as it lives
 }
@@ -107,6 +108,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 		return &conduitv1.MethodDescription{Name: name, Remote: true, Units: 10, Idempotent: true}
 	}
 	element, _, _ := strings.Cut(f.name, "-")
+	element, _, _ = strings.Cut(element, "[") // another of its name
 	if f.name == "misnamed" {
 		element = "../../etc"
 	}
@@ -129,6 +131,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Given", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
@@ -136,7 +139,8 @@ func (f *fixture) Describe() *conduitv1.Description {
 	}
 }
 
-func (f *fixture) Configure(ctx context.Context, _ *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+func (f *fixture) Configure(ctx context.Context, given *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	f.given = given
 	switch f.mode {
 	case "fails":
 		return nil, errors.New("the new key is missing")
@@ -228,6 +232,12 @@ func (f *fixture) Handle(in *link.Incoming) {
 				_ = awaitFile(context.Background(), string(m.Data))
 				x.Cancel(context.Canceled)
 			}()
+		case "Given": // "<variable> <attribute>": what it was started with
+			var variable, attribute string
+			if _, err := fmt.Sscan(string(m.Data), &variable, &attribute); err != nil {
+				return err
+			}
+			answer = fmt.Appendf(nil, "%q %s %s %s", os.Args[1:], os.Getenv(variable), f.given.GetAttributes()[attribute], filepath.Base(f.given.GetDataDir()))
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":

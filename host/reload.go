@@ -33,8 +33,9 @@ type coming struct {
 // replacing is what is known of a binary that is wanted and does not serve. It belongs
 // to the element's goroutine.
 type replacing struct {
-	sum       string
+	id        string
 	stopFirst bool      // it is exclusive
+	since     time.Time // it is wanted
 	failed    bool      // at least once
 	never     bool      // it is not tried again until the file changes
 	after     time.Time // when it may be tried again
@@ -42,9 +43,9 @@ type replacing struct {
 }
 
 // replace returns what is known of a wanted binary; of another, nothing is.
-func (e *element) replace(sum string) *replacing {
-	if e.repl == nil || e.repl.sum != sum {
-		e.repl = &replacing{sum: sum, tries: e.newRestarts()}
+func (e *element) replace(b *binary) *replacing {
+	if e.repl == nil || e.repl.id != b.id() {
+		e.repl = &replacing{id: b.id(), since: time.Now(), tries: e.newRestarts()}
 	}
 	return e.repl
 }
@@ -63,7 +64,7 @@ const (
 func (e *element) consider(ctx context.Context, g *generation) (v verdict, again time.Duration) {
 	f, gone := e.wanted()
 	switch {
-	case gone || ctx.Err() != nil:
+	case gone || ctx.Err() != nil || f.disabled:
 		return leave, 0
 	case e.next != nil:
 		return goOn, 0 // what has changed has interrupted it; its end comes back here
@@ -72,15 +73,17 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 		e.note(noteFile, "the new file is refused, the old binary goes on: "+f.refused.reason)
 		e.note(noteWaits, "")
 		return goOn, 0
+	case f.binary == nil:
+		return goOn, 0 // its file is not whole yet
 	}
-	e.note(noteFile, "")
-	if f.binary.sum == g.sum {
+	e.note(noteFile, f.stale)
+	if f.binary.id() == g.binary.id() {
 		e.repl = nil
 		e.note(noteReload, "")
 		e.note(noteWaits, "")
 		return goOn, 0
 	}
-	r := e.replace(f.binary.sum)
+	r := e.replace(f.binary)
 	if !r.failed {
 		e.note(noteReload, "")
 	}
@@ -91,32 +94,49 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 	if d := time.Until(r.after); r.failed && d > 0 {
 		return goOn, d
 	}
-	if r.stopFirst || g.desc.GetExclusive() {
-		return e.considerStop(g)
+	if r.stopFirst || e.stopsFirst(g) {
+		return e.considerStop(g, r)
 	}
 	if calls, claims, n := e.finishing(); n >= maxOld {
 		e.note(noteWaits, fmt.Sprintf("the new file waits: %d old generations are still finishing, with %d calls and %d claims", n, calls, claims))
 		return goOn, time.Second // the numbers change
 	}
 	e.note(noteWaits, "")
-	e.log.Info("the binary has changed: a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
+	what := "the binary has changed"
+	if f.binary.sum == g.sum {
+		what = "what its process is given has changed"
+	}
+	e.log.Info(what+": a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
 	e.begin(ctx, f)
 	return goOn, 0
 }
 
 // considerStop begins to replace an element that has to stop first: as soon as it holds
 // no claim, new calls are held.
-func (e *element) considerStop(g *generation) (verdict, time.Duration) {
-	if n := g.claims(); n == 0 {
+func (e *element) considerStop(g *generation, r *replacing) (verdict, time.Duration) {
+	switch n := g.claims(); {
+	case n == 0:
 		e.beginHold() // before anybody finds the generation draining
 		if g.drainUnclaimed() {
 			e.note(noteWaits, "")
 			return stopFirst, 0
 		}
 		e.endHold()
+	case e.o().ReleaseClaims && time.Since(r.since) >= e.o().DrainTimeout:
+		e.beginHold()
+		g.refuses.Store(true)
+		g.drain()
+		e.note(noteWaits, "")
+		return stopFirst, 0
 	}
 	e.note(noteWaits, fmt.Sprintf("the new file waits until the element holds no claim: it cannot run beside its successor, and holds %d", g.claims()))
 	return goOn, time.Second
+}
+
+// stopsFirst reports whether a generation must have gone before its successor is there:
+// its author says so, or its deployment.
+func (e *element) stopsFirst(g *generation) bool {
+	return g.desc.GetExclusive() || e.o().stopFirst
 }
 
 // finishing says what old generations still have to do.
@@ -153,17 +173,17 @@ func (e *element) came(ctx context.Context) (*generation, error) {
 	case e.overtaken(ctx, n.want):
 		return nil, n.err
 	case errors.Is(n.err, errExclusive):
-		e.replace(n.want.binary.sum).stopFirst = true
+		e.replace(n.want.binary).stopFirst = true
 	default:
-		e.notReplaced(n.want.binary.sum, n.err)
+		e.notReplaced(n.want.binary, n.err)
 	}
 	return nil, n.err
 }
 
 // notReplaced notes why a wanted binary does not serve, while another does or is going
 // to.
-func (e *element) notReplaced(sum string, err error) {
-	r := e.replace(sum)
+func (e *element) notReplaced(b *binary, err error) {
+	r := e.replace(b)
 	r.failed = true
 	kind, reason, final, ours := explain(err)
 	wait := time.Duration(0)
@@ -173,8 +193,8 @@ func (e *element) notReplaced(sum string, err error) {
 	case final || r.stopFirst: // each try of one that stops the other first is a gap
 		r.never = true
 	default:
-		if wait = r.tries.backoff.NextBackOff(); r.tries.quick >= e.h.o.CrashLoopAfter {
-			wait = e.h.o.RestartMax
+		if wait = r.tries.backoff.NextBackOff(); r.tries.quick >= e.o().CrashLoopAfter {
+			wait = e.o().RestartMax
 		}
 		r.tries.quick++
 	}
@@ -186,7 +206,7 @@ func (e *element) notReplaced(sum string, err error) {
 	e.mu.Lock()
 	e.status.LastError = reason
 	e.mu.Unlock()
-	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
+	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", b.sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
 	e.note(noteReload, fmt.Sprintf("the new file failed and the old binary goes on; %s: %s", again, reason))
 }
 
@@ -201,7 +221,7 @@ func (e *element) dropNext() {
 	<-n.done
 	if n.g != nil {
 		n.g.drain()
-		e.end(n.g, conduit.ReasonDraining, e.h.o.StopTimeout)
+		e.end(n.g, conduit.ReasonDraining, e.o().StopTimeout)
 	}
 }
 
@@ -239,7 +259,7 @@ func (e *element) serve(g *generation) {
 func (e *element) retire(g *generation) {
 	g.drain() // the table has its successor, or says that calls are held
 	e.retiring.Go(func() {
-		by := time.Now().Add(e.h.o.DrainTimeout)
+		by := time.Now().Add(e.o().DrainTimeout)
 		if why := e.outlast(g); why != nil {
 			level := hclog.Error
 			if x := g.process.Exit(); !x.At.IsZero() && x.Code == 0 && x.Signal == "" {
@@ -248,7 +268,7 @@ func (e *element) retire(g *generation) {
 			e.log.Log(level, "an old generation has gone", "generation", g.number, "reason", why.Error())
 			e.part(g, why)
 		} else {
-			e.end(g, conduit.ReasonReloaded, max(time.Until(by), e.h.o.StopTimeout))
+			e.end(g, conduit.ReasonReloaded, max(time.Until(by), e.o().StopTimeout))
 		}
 		e.mu.Lock()
 		e.old = slices.DeleteFunc(e.old, func(o *generation) bool { return o == g })
@@ -268,12 +288,12 @@ func (e *element) retire(g *generation) {
 // Options.ReleaseClaims says so. The
 // error says that the process is lost, or has to be ended.
 func (e *element) outlast(g *generation) error {
-	limit := time.NewTimer(e.h.o.DrainTimeout)
+	limit := time.NewTimer(e.o().DrainTimeout)
 	defer limit.Stop()
 	p := e.newPulse(g)
 	defer p.stop()
 	late := false
-	for !late || g.claims() > 0 && !e.h.o.ReleaseClaims {
+	for !late || g.claims() > 0 && !e.o().ReleaseClaims {
 		select {
 		case <-g.idle:
 			return nil
@@ -292,7 +312,7 @@ func (e *element) outlast(g *generation) error {
 				return why
 			}
 		case <-e.leaving:
-			ctx, cancel := e.h.stopContext()
+			ctx, cancel := e.stopContext()
 			defer cancel()
 			e.drained(ctx, g)
 			return nil
@@ -365,7 +385,7 @@ func explain(err error) (kind, reason string, final, ours bool) {
 	kind, reason, ours = "failed", err.Error(), shortage(err)
 	if c, ok := errors.AsType[*cause](err); ok {
 		kind, reason = c.kind, c.reason
-		final = kind == refusedDescription
+		final = kind == refusedDescription || kind == refusedNamed
 	}
 	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
 		kind, final = string(se.Kind), se.Final()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -43,17 +44,28 @@ type look struct {
 	since time.Time
 }
 
-// finding is what a scan says of one deployment. Either of binary and refused is
-// set.
+// finding is what a scan says of one element. Of binary, refused and disabled one is set;
+// none is while its file is being written for the first time.
 type finding struct {
-	name    string
-	path    string
-	binary  *binary
-	refused *cause
+	name     string // of the deployment
+	slot     string // which of the elements of a directory; empty = the deployment is one file
+	place    int    // among them, in the order in which ordinals count
+	named    string // what a manifest calls the element; empty = nothing
+	home     string // what the deployment is: a file or a directory
+	path     string
+	binary   *binary
+	refused  *cause
+	disabled bool
+	stale    string    // why this is what was found before; empty = it is not
+	set      *settings // nil = the host's own
 }
+
+// waits reports whether the file of an element is still being written for the first time.
+func (f *finding) waits() bool { return f.binary == nil && f.refused == nil && !f.disabled }
 
 // scanner looks at the deployments directory. It is used by one goroutine.
 type scanner struct {
+	o      *Options
 	dir    string
 	rest   time.Duration // how long a file must look the same
 	unsafe bool          // allowed
@@ -67,11 +79,15 @@ type scanner struct {
 	found map[string]finding
 	said  map[string]string // what was logged of a name or of the directory
 	later map[string]later  // of files that could not be copied
-	now   time.Time         // of the present scan
+	kinds map[string]kind   // of files in directories
+	dirs  map[string]*directory
+	grown bool      // there are directories to watch that inside has not returned
+	now   time.Time // of the present scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
 	return &scanner{
+		o: o, kinds: map[string]kind{}, dirs: map[string]*directory{},
 		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, verify: o.Verify, store: st, log: o.Log.Named("scan"),
 		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{}, later: map[string]later{},
 	}
@@ -117,10 +133,15 @@ func (s *scanner) soonest() time.Duration {
 // between two scans, and a second where those are rarer, as they are as a rule.
 func restOf(o *Options) time.Duration { return min(o.ScanInterval, time.Second) }
 
-// waits reports whether a file was there at the last scan and still changed.
+// waits reports whether a file of a deployment was there at the last scan and still
+// changed.
 func (s *scanner) waits(name string) bool {
-	l, ok := s.seen[name]
-	return ok && s.done[name] != l.signature && !s.isPutOff(name, l.signature)
+	for key, l := range s.seen {
+		if (key == name || strings.HasPrefix(key, name+"/")) && s.done[key] != l.signature && !s.isPutOff(key, l.signature) {
+			return true
+		}
+	}
+	return false
 }
 
 // leftovers are the endings of files that editors, package managers and
@@ -155,9 +176,10 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 		s.sums = readSums(dir, s.unsafe)
 	}
 	s.now = now
-	present := map[string]bool{}
+	present, listed := map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
 		name := e.Name()
+		listed[name] = true
 		if strings.HasPrefix(name, ".") || name == sumsName {
 			continue
 		}
@@ -175,46 +197,66 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 		}
 		switch {
 		case info.IsDir():
-			s.once(name, "a subdirectory is ignored: this release takes plain plugin binaries only", s.log.Warn, "directory", path)
+			f, n := s.scanDirectory(dir, name, path, present)
+			found, waiting = append(found, f...), waiting+n
 			continue
 		case !info.Mode().IsRegular():
 			s.once(name, "a file is ignored: it is neither a regular file nor a link to one", s.log.Info, "file", path)
 			continue
 		}
 		present[name] = true
-		sig := signatureOf(info)
-		if e.Type()&fs.ModeSymlink != 0 {
-			sig.way = s.way(path)
+		delete(s.dirs, name)
+		f, waits := s.lookAt(candidate{key: name, root: dir, path: path}, info, e.Type()&fs.ModeSymlink != 0)
+		if waits {
+			waiting++
 		}
-		sig.sum = s.sums.mark(name)
-		before, known := s.seen[name]
-		if before.signature != sig {
-			before = look{sig, now}
-			s.seen[name] = before
-		}
-		if s.done[name] != sig && !s.isPutOff(name, sig) {
-			// A file at rest looks the same twice (a scan may be a little early), or has
-			// not been touched lately.
-			if now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
-				waiting++
-			} else if !s.settle(dir, path, name, sig) {
-				waiting++
-			}
-		}
-		if f, ok := s.found[name]; ok {
-			found = append(found, f)
+		if f != nil {
+			found = append(found, *f)
 		}
 	}
-	for name := range s.seen {
-		if !present[name] {
-			delete(s.seen, name)
-			delete(s.done, name)
-			delete(s.found, name)
-			delete(s.said, name)
-			delete(s.later, name)
-		}
-	}
+	forget(s.seen, present)
+	forget(s.done, present)
+	forget(s.found, present)
+	forget(s.later, present)
+	forget(s.kinds, present)
+	forget(s.dirs, present)
+	maps.Copy(present, listed)
+	forget(s.said, present)
 	return found, waiting, nil
+}
+
+// forget drops what is not there any more.
+func forget[T any](m map[string]T, present map[string]bool) {
+	maps.DeleteFunc(m, func(key string, _ T) bool { return !present[key] })
+}
+
+// candidate is a file that may be a plugin.
+type candidate struct {
+	key     string // what it is known by, in the list of checksums, too
+	root    string // what it may not lead out of
+	path    string
+	vouched bool // a manifest knows its checksum
+}
+
+// lookAt looks at one file, and examines it if it is at rest and has changed. It returns
+// what is known of it, nil if nothing is yet, and whether it still changes. linked says that
+// there may be a link on the way from root.
+func (s *scanner) lookAt(c candidate, info fs.FileInfo, linked bool) (f *finding, waits bool) {
+	sig := signatureOf(info)
+	if linked {
+		sig.way = s.way(c.path)
+	}
+	sig.sum = s.sums.mark(c.key)
+	if c.vouched {
+		sig.sum += " and a manifest"
+	}
+	if s.done[c.key] != sig && !s.isPutOff(c.key, sig) {
+		waits = !s.rests(c.key, sig) || !s.settle(c, sig)
+	}
+	if f, ok := s.found[c.key]; ok {
+		return &f, waits
+	}
+	return nil, waits
 }
 
 // way says where a link leads, and who else could change that: neither shows in the
@@ -275,13 +317,14 @@ func rootCause(err error) error {
 
 // settle examines a file at rest, and keeps what is found until it changes. It reports
 // false if the file changed meanwhile.
-func (s *scanner) settle(dir, path, name string, sig signature) bool {
-	b, err := s.examine(dir, path, name, sig)
+func (s *scanner) settle(c candidate, sig signature) bool {
+	name, path := c.key, c.path
+	b, err := s.examine(c, sig)
 	if errors.Is(err, errMoved) {
 		delete(s.seen, name) // look again
 		return false
 	}
-	f := finding{name: name, path: path}
+	f := finding{name: name, home: path, path: path}
 	if err == nil {
 		f.binary = &b
 		delete(s.said, name)
@@ -310,19 +353,30 @@ func (s *scanner) settle(dir, path, name string, sig signature) bool {
 	return true
 }
 
+// where names what a candidate may not lead out of.
+func where(c candidate) string {
+	if strings.Contains(c.key, "/") {
+		return "its deployment's directory"
+	}
+	return "the deployments directory"
+}
+
 // errMoved says that a file changed while it was copied.
 var errMoved = errors.New("the file changed meanwhile")
 
-func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err error) {
-	if err := address.ValidDeploymentName(name); err != nil {
-		return b, &cause{refusedName, err.Error()}
+func (s *scanner) examine(c candidate, sig signature) (b binary, err error) {
+	path := c.path
+	if !strings.Contains(c.key, "/") { // else that of its directory was looked at
+		if err := address.ValidDeploymentName(c.key); err != nil {
+			return b, &cause{refusedName, err.Error()}
+		}
 	}
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return b, err
 	}
-	if rel, err := filepath.Rel(dir, target); err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
-		return b, &cause{refusedLink, fmt.Sprintf("it is a link that leaves the deployments directory, to %s: put a copy of that at %s", target, path)}
+	if rel, err := filepath.Rel(c.root, target); err != nil || !filepath.IsLocal(rel) {
+		return b, &cause{refusedLink, fmt.Sprintf("it is a link that leaves %s, to %s: put a copy of that at %s", where(c), target, path)}
 	}
 	info, err := os.Stat(target)
 	if err != nil {
@@ -336,7 +390,7 @@ func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err 
 	if err := checkExecutable(path, info); err != nil {
 		return b, err
 	}
-	expected, err := s.sums.expects(s.verify, name, path)
+	expected, err := s.sums.expects(s.verify, c.key, path, c.vouched)
 	if err != nil {
 		return b, err
 	}
@@ -356,14 +410,14 @@ func (s *scanner) examine(dir, path, name string, sig signature) (b binary, err 
 			return errMoved
 		}
 		if expected != "" {
-			if err := s.sums.checkSum(expected, sum, path); err != nil {
+			if err := checkSum(s.sums.path, expected, sum, path); err != nil {
 				return err
 			}
 		}
 		if err := checkProgram(path, copied); err != nil {
 			return err
 		}
-		if s.sums != nil && expected == "" {
+		if s.sums != nil && expected == "" && !c.vouched {
 			s.log.Warn("a plugin is taken whose checksum is not known", "file", path, "list", s.sums.path, "sha256", sum)
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -18,7 +19,7 @@ import (
 // nothing of it is left. beside says that a generation serves meanwhile, and the status
 // is that one's.
 func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generation, err error) {
-	work := filepath.Join(e.h.priv.dir, "work", e.deployment)
+	work := filepath.Join(e.h.priv.dir, "work", e.deployment, e.slot)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, e.h.o.ReadyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.o().ReadyTimeout)
 	defer cancel()
 	d, err := p.Describe(ctx)
 	if err != nil {
@@ -45,12 +46,15 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	if err := checkDescription(d); err != nil {
 		return nil, err
 	}
+	if b.named != "" && b.named != d.GetElement() {
+		return nil, &cause{refusedNamed, fmt.Sprintf("it calls itself %q, and %s calls it %q: write `name: %s` there, or leave the name out (%s)", d.GetElement(), b.namedAt, b.named, d.GetElement(), b.source)}
+	}
 	if !beside {
 		e.describe(d)
 	} else if d.GetExclusive() {
 		return nil, errExclusive // nothing of the element's has been started yet
 	}
-	warnings, err := e.configure(ctx, p, d)
+	warnings, err := e.configure(ctx, p, d, b)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +105,9 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 	name := e.status.Name
 	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
-		Name: e.deployment, Element: name, Path: b.exec, File: f, Source: b.source, Dir: work, Env: e.h.o.Env,
-		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
+		Name: e.key(), Element: name, Path: b.exec, Args: b.args, File: f, Source: b.source, Dir: work,
+		Env: slices.Concat(e.h.o.Env, b.env), Confine: b.confine,
+		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.o().StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
 	})
 	if err != nil {
@@ -132,13 +137,17 @@ func (e *element) openBinary(b *binary) (*os.File, error) {
 	return e.h.store.open(b.sum)
 }
 
-func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description) ([]string, error) {
-	data := filepath.Join(e.h.priv.dir, "data", e.deployment, d.GetElement())
+func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description, b *binary) ([]string, error) {
+	own := e.slot // two of a directory may call themselves the same
+	if own == "" {
+		own = d.GetElement()
+	}
+	data := filepath.Join(e.h.priv.dir, "data", e.deployment, own)
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
 	}
 	resp, err := p.Configure(ctx, &conduitv1.ConfigureRequest{
-		Deployment: e.deployment, Element: d.GetElement(), DataDir: data,
+		Deployment: e.deployment, Element: d.GetElement(), DataDir: data, Attributes: b.attributes,
 		MaxMessage: uint64(e.h.o.MaxMessage), Memory: uint64(max(e.h.o.MemoryTotal, 0)), LinkMemory: uint64(max(e.h.o.LinkMemory, 0)),
 		MaxCalls: e.h.o.MaxCalls, Instance: e.h.instance,
 	})
@@ -166,7 +175,7 @@ func (e *element) awaitHealthy(ctx context.Context, p *pluginlink.Process) error
 		case <-time.After(healthPause):
 		case <-p.Exited():
 		case <-ctx.Done():
-			return fmt.Errorf("the element was not healthy within %s (host.ready_timeout); it says: %s", e.h.o.ReadyTimeout, r.GetText())
+			return fmt.Errorf("the element was not healthy within %s (host.ready_timeout); it says: %s", e.o().ReadyTimeout, r.GetText())
 		}
 	}
 }

@@ -53,11 +53,23 @@ func newStore(dir string, unsafe bool) *store {
 	return &store{dir: dir, unsafe: unsafe, read: map[string]stamp{}}
 }
 
-// binary is a verified copy.
+// binary is a verified copy, and what its process is given.
 type binary struct {
 	source string // as deployed
 	sum    string // hex SHA-256
 	exec   string // the copy
+
+	given
+	key string // of sum and given; empty = sum, and nothing is given
+}
+
+// id tells a binary from one of other bytes, and from one whose process is given something
+// else: only another process is.
+func (b *binary) id() string {
+	if b.key != "" {
+		return b.key
+	}
+	return b.sum
 }
 
 // install copies f's bytes. check sees the copy and the hash of its bytes before it

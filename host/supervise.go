@@ -28,6 +28,20 @@ func (e *element) run(ctx context.Context) {
 			e.set(Stopped, "", "")
 			e.settle()
 			return
+		case f.disabled:
+			e.leave()
+			e.retiring.Wait()
+			e.leaving, e.left = make(chan struct{}), false
+			e.set(Disabled, "", "its deployment is disabled: "+f.path)
+			e.settle()
+			e.pause(ctx, -1)
+			continue
+		case f.waits():
+			e.endHold()
+			e.set(Discovered, "", "its file is still being written: "+f.path)
+			e.settle()
+			e.pause(ctx, -1)
+			continue
 		case f.refused != nil:
 			e.endHold()
 			e.set(Refused, f.refused.kind, f.refused.reason)
@@ -48,9 +62,9 @@ func (e *element) run(ctx context.Context) {
 		}
 		e.serve(g)
 		e.settle()
-		sum := g.sum
+		id := g.binary.id()
 		g, err = e.watch(ctx, g)
-		if g == nil || g.sum != sum {
+		if g == nil || g.binary.id() != id {
 			r.reset() // what another file did is not held against this one
 		}
 		switch {
@@ -81,11 +95,11 @@ func (e *element) leave() {
 // served before, that one is started once more.
 func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 	good := e.good
-	if good == nil || good.sum == f.binary.sum {
+	if good == nil || good.id() == f.binary.id() {
 		return e.tryStart(ctx, f, f.binary, false)
 	}
 	why := error(nil)
-	if r := e.replace(f.binary.sum); !r.failed {
+	if r := e.replace(f.binary); !r.failed {
 		g, err := e.tryStart(ctx, f, f.binary, false)
 		if err == nil || e.overtaken(ctx, f) {
 			return g, err
@@ -93,8 +107,8 @@ func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 		if _, _, _, ours := explain(err); ours {
 			return nil, err // the one before would fail as well
 		}
-		r.stopFirst = r.stopFirst || e.exclusive()
-		e.notReplaced(f.binary.sum, err)
+		r.stopFirst = r.stopFirst || e.exclusive() || e.o().stopFirst
+		e.notReplaced(f.binary, err)
 		why = err
 	}
 	g, err := e.tryStart(ctx, f, good, false)
@@ -188,19 +202,21 @@ func (e *element) refresh(ctx context.Context) {
 // with growing pauses.
 type restarts struct {
 	backoff *backoff.ExponentialBackOff
+	o       func() *settings
 	quick   int // failures in a row
 }
 
 func (e *element) newRestarts() *restarts {
 	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = e.h.o.RestartMin, e.h.o.RestartMax
 	b.Multiplier, b.RandomizationFactor = 2, 0.3
-	b.Reset()
-	return &restarts{backoff: b}
+	r := &restarts{backoff: b, o: e.o}
+	r.reset()
+	return r
 }
 
 func (r *restarts) reset() {
 	r.quick = 0
+	r.backoff.InitialInterval, r.backoff.MaxInterval = r.o().RestartMin, r.o().RestartMax
 	r.backoff.Reset()
 }
 
@@ -231,7 +247,7 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 		e.set(Backoff, kind, reason)
 		return wait
 	}
-	if lived >= e.h.o.StableAfter {
+	if lived >= e.o().StableAfter {
 		r.reset()
 	}
 	r.quick++
@@ -239,8 +255,8 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	if r.quick > 1 {
 		wait = r.backoff.NextBackOff()
 	}
-	if r.quick >= e.h.o.CrashLoopAfter {
-		wait, state = e.h.o.RestartMax, CrashLooping
+	if r.quick >= e.o().CrashLoopAfter {
+		wait, state = e.o().RestartMax, CrashLooping
 	}
 	e.mu.Lock()
 	e.status.Restarts++
@@ -359,7 +375,7 @@ type pulse struct {
 }
 
 func (e *element) newPulse(g *generation) *pulse {
-	p := &pulse{e: e, g: g, ticker: time.NewTicker(e.h.o.HealthInterval), answers: make(chan health, 1)}
+	p := &pulse{e: e, g: g, ticker: time.NewTicker(e.o().HealthInterval), answers: make(chan health, 1)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -402,7 +418,7 @@ type health struct {
 }
 
 func (e *element) check(ctx context.Context, p *pluginlink.Process) health {
-	ctx, cancel := context.WithTimeout(ctx, e.h.o.HealthTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.o().HealthTimeout)
 	defer cancel()
 	r, err := p.Health(ctx)
 	return health{r, err}
@@ -459,7 +475,7 @@ func (e *element) lose(g *generation, why error) {
 		return
 	}
 	e.beginHold() // until its successor is there
-	if g.desc.GetExclusive() {
+	if e.stopsFirst(g) {
 		e.finish(g)
 		return
 	}
@@ -474,7 +490,7 @@ func (e *element) lose(g *generation, why error) {
 // under way finish within the drain's time, the element flushes, the process
 // leaves.
 func (e *element) stop(ctx context.Context, g *generation) {
-	if _, gone := e.wanted(); gone || ctx.Err() != nil {
+	if f, gone := e.wanted(); gone || ctx.Err() != nil || f.disabled {
 		e.leave()
 	}
 	e.finish(g)
@@ -484,7 +500,7 @@ func (e *element) stop(ctx context.Context, g *generation) {
 
 // finish lets what is under way on a generation end, and stops it.
 func (e *element) finish(g *generation) {
-	ctx, cancel := e.h.stopContext()
+	ctx, cancel := e.stopContext()
 	defer cancel()
 	e.swap(nil, Draining)
 	g.drain()
@@ -493,7 +509,7 @@ func (e *element) finish(g *generation) {
 	if e.held() {
 		reason = conduit.ReasonReloaded
 	}
-	e.end(g, reason, e.h.stopBudget(ctx))
+	e.end(g, reason, e.stopBudget(ctx))
 }
 
 // release ends the process and frees what it held.

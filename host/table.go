@@ -84,11 +84,15 @@ func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
 	var waiting *elementRoute // the first that would do and does not serve
 	n, scan := uint32(0), isAny(inv.Deployment)
 	for _, d := range deployments {
+		var nameless *elementRoute // the first of the deployment that has yet to tell its name
 		for i := range d.elements {
 			e := &d.elements[i]
 			if e.name != string(inv.Element) {
 				if e.name == "" && e.state != Refused && waiting == nil && len(deployments) == 1 {
 					waiting = e // it may turn out to have that name
+				}
+				if e.name == "" && nameless == nil && e.counts(scan) {
+					nameless = e
 				}
 				continue
 			}
@@ -96,6 +100,9 @@ func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
 				continue
 			}
 			if inv.HasOrdinal {
+				if nameless != nil { // if it has this name, it comes before: the ordinal would slide
+					return nameless, nameless.refusal(inv)
+				}
 				if n == inv.Ordinal {
 					return e, e.refusal(inv)
 				}
@@ -116,8 +123,12 @@ func (t *table) find(inv *frame.Invoke) (*elementRoute, *conduit.Error) {
 	if inv.HasOrdinal && n > 0 {
 		return nil, notFound(inv, conduit.ReasonElementNotFound, "there are %d elements %q, none has ordinal %d; ordinals begin at 0", n, inv.Element, inv.Ordinal)
 	}
-	if len(deployments) == 1 && len(deployments[0].elements) == 1 && deployments[0].elements[0].state == Refused {
-		return nil, deployments[0].elements[0].refusal(inv)
+	if len(deployments) == 1 {
+		for i := range deployments[0].elements {
+			if e := &deployments[0].elements[i]; e.state == Refused && (e.name == "" || len(deployments[0].elements) == 1) {
+				return nil, e.refusal(inv) // of one that was refused, nobody knows what it is called
+			}
+		}
 	}
 	return nil, notFound(inv, conduit.ReasonElementNotFound, "no element %q is here; look what is with ls elements", inv.Element)
 }

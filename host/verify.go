@@ -124,8 +124,8 @@ func (s *sums) mark(name string) string {
 }
 
 // expects returns the checksum that a file must have, "" if it may have any, or why
-// none would do.
-func (s *sums) expects(how Verify, name, path string) (string, error) {
+// none would do. vouched says that something else knows its checksum.
+func (s *sums) expects(how Verify, name, path string, vouched bool) (string, error) {
 	switch {
 	case s == nil:
 		return "", nil
@@ -133,19 +133,19 @@ func (s *sums) expects(how Verify, name, path string) (string, error) {
 		return "", &cause{refusedNoChecksum, fmt.Sprintf("its checksum is not known: %v (%s)", s.err, path)}
 	case s.known[name] != "":
 		return s.known[name], nil
-	case how == VerifyRequired:
+	case how == VerifyRequired && !vouched:
 		return "", &cause{refusedNoChecksum, fmt.Sprintf("its checksum is not known, and host.verify is %s: %s does not name it; if you trust it, add the line that `sha256sum %s` prints there, with the name alone (%s)", how, s.path, name, path)}
 	}
 	return "", nil
 }
 
-// checkSum compares a checksum with the one that is expected, both in hex. It takes the
+// checkSum compares a checksum with the one that by says, both in hex. It takes the
 // same time wherever they differ.
-func (s *sums) checkSum(expected, actual, path string) error {
+func checkSum(by, expected, actual, path string) error {
 	want, err1 := hex.DecodeString(expected)
 	got, err2 := hex.DecodeString(actual)
 	if err1 == nil && err2 == nil && len(want) == sha256.Size && subtle.ConstantTimeCompare(want, got) == 1 {
 		return nil
 	}
-	return &cause{refusedChecksum, fmt.Sprintf("its checksum is another than %s says: expected %s, actual %s; copy the right file, or, if you trust this one, mend the list (%s)", s.path, expected, actual, path)}
+	return &cause{refusedChecksum, fmt.Sprintf("its checksum is another than %s says: expected %s, actual %s; copy the right file, or, if you trust this one, mend what says so (%s)", by, expected, actual, path)}
 }

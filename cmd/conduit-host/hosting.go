@@ -82,6 +82,9 @@ func hostOptions(c *config.Config) host.Options {
 		ReadyTimeout: c.Duration("host.ready_timeout"),
 		DrainTimeout: max(c.Duration("drain.timeout"), time.Nanosecond), // 0 would be the host's own default
 		Concurrency:  c.Int("host.concurrency"),
+
+		ReleaseClaims: c.String("drain.claims") == "release",
+
 		MaxMessage:   c.Size("cluster.max_payload"),
 		LinkMemory:   c.Size("cluster.link_memory"),
 		ScanInterval: c.Duration("host.rescan"),

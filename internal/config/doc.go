@@ -10,6 +10,5 @@
 // place in the file, the suggestions for mistyped names, `config explain` and
 // docs/configuration.md (go test ./internal/config -update) follow.
 //
-// The package imports nothing of this module, opens no socket and makes no
-// directory: it says what was asked for, not whether the machine can give it.
+// The package opens no socket and makes no directory: it says what was asked for, not whether the machine can give it.
 package config

@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/elemental-conduit/conduit/internal/values"
+)
 
 // SessionEnv holds the caller's session secret. It has the prefix of the keys
 // but is none of them: a secret has no place in a file of settings.
@@ -8,14 +12,14 @@ const SessionEnv = EnvPrefix + "SESSION"
 
 // readEnv reads the environment layer. A variable that has the prefix and is no
 // key is a warning, not an error: an environment is often shared.
-func readEnv(environ []string, keys []Key) (values map[string]text, warnings []string) {
+func readEnv(environ []string, keys []Key) (texts map[string]text, warnings []string) {
 	byName := make(map[string]string, len(keys))
 	names := make([]string, 0, len(keys))
 	for i := range keys {
 		byName[keys[i].Env()] = keys[i].Name
 		names = append(names, keys[i].Env())
 	}
-	values = map[string]text{}
+	texts = map[string]text{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, EnvPrefix) || name == SessionEnv {
@@ -23,10 +27,10 @@ func readEnv(environ []string, keys []Key) (values map[string]text, warnings []s
 		}
 		key, ok := byName[name]
 		if !ok {
-			warnings = append(warnings, "the environment variable "+name+" is not a key and is ignored"+suggest(name, names))
+			warnings = append(warnings, "the environment variable "+name+" is not a key and is ignored"+values.Suggest(name, names))
 			continue
 		}
-		values[key] = text{text: value, where: name}
+		texts[key] = text{text: value, where: name}
 	}
-	return values, warnings
+	return texts, warnings
 }

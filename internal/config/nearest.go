@@ -3,33 +3,11 @@ package config
 import (
 	"strings"
 
-	"github.com/agnivade/levenshtein"
+	"github.com/elemental-conduit/conduit/internal/values"
 )
 
-// Nearest returns the candidate that text was most likely meant to be, or "" if
-// none is near. A wrong case alone is always near.
-func Nearest(text string, candidates []string) string {
-	best, bound := "", max(2, len(text)/3)+1
-	for _, c := range candidates {
-		// The distance allocates by the length: what is that far off needs no look.
-		if len(c)-len(text) >= bound || len(text)-len(c) >= bound {
-			continue
-		}
-		d := levenshtein.ComputeDistance(strings.ToLower(text), strings.ToLower(c))
-		if d < bound {
-			best, bound = c, d
-		}
-	}
-	return best
-}
-
-// suggest returns the end of a message that names the nearest candidate.
-func suggest(text string, candidates []string) string {
-	if near := Nearest(text, candidates); near != "" {
-		return "; did you mean " + near + "?"
-	}
-	return ""
-}
+// Nearest is [values.Nearest].
+func Nearest(text string, candidates []string) string { return values.Nearest(text, candidates) }
 
 // suggestKey names the key that a path in the file was meant to be: by its whole
 // path first, or else one whose last name it has, at another depth.
@@ -38,7 +16,7 @@ func suggestKey(path string, keys []Key) string {
 	for i := range keys {
 		names[i] = keys[i].Name
 	}
-	if near := Nearest(path, names); near != "" {
+	if near := values.Nearest(path, names); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	last := path[strings.LastIndexByte(path, '.')+1:]

@@ -1,11 +1,15 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/elemental-conduit/conduit/internal/values"
+)
 
 const (
-	kib = int64(1) << 10
-	mib = kib << 10
-	gib = mib << 10
+	kib = values.KiB
+	mib = values.MiB
+	gib = values.GiB
 
 	// An instance that answers a shorter interval than this does nothing else.
 	shortest = int64(10 * time.Millisecond)
@@ -56,6 +60,7 @@ func Keys() []Key {
 		{Name: "cluster.call_timeout", Kind: Duration, Default: "30s", Min: shortest, Doc: "the deadline of unary calls that set none"},
 
 		{Name: "drain.timeout", Kind: Duration, Default: "30s", Min: 0, Doc: "how long calls under way may take to end when the instance stops; `0s` cancels them at once"},
+		{Name: "drain.claims", Kind: Enum, Default: "wait", Enum: []string{"wait", "release"}, Doc: "what becomes of claims that a replaced plugin still holds after `drain.timeout`: `wait` lets it live until they are given back, `release` ends them; a deployment may say otherwise"},
 		{Name: "drain.delay", Kind: Duration, Computed: "`0s` (external: `5s`)", Min: 0, compute: defaultDrainDelay, Doc: "how long `/readyz` says 503 before calls are refused, for load balancers that need to notice"},
 
 		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again on SIGHUP", check: checkPeers},

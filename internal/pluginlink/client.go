@@ -64,6 +64,8 @@ type LaunchConfig struct {
 	MaxMessage int64
 	// NoFile bounds the process's open files; 0 = 65536, at most the host's own bound.
 	NoFile uint64
+	// Confine is what it is held to beyond that.
+	Confine Confine
 	// Owner marks the process and all that it starts as this host's, for [Sweep]; empty
 	// = no mark. It is no secret.
 	Owner string
@@ -110,6 +112,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	if cfg.Owner != "" {
 		protocol = append(protocol, envOwner+"="+cfg.Owner)
 	}
+	cfg.Env = append(cfg.Confine.env(), cfg.Env...)
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
 	}
@@ -157,6 +160,9 @@ func setDefaults(cfg *LaunchConfig) {
 	}
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = link.DefaultMaxMessage
+	}
+	if cfg.Confine.Files != 0 {
+		cfg.NoFile = cfg.Confine.Files
 	}
 	if cfg.NoFile == 0 {
 		cfg.NoFile = DefaultNoFile

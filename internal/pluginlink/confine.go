@@ -1,0 +1,35 @@
+package pluginlink
+
+import (
+	"math"
+	"strconv"
+)
+
+// Confine is what a process is held to. The zero value is nothing beyond what every
+// plugin is.
+type Confine struct {
+	// CPUs is how many processors its runtime uses; rounded up it is GOMAXPROCS. 0 = its
+	// own choice.
+	CPUs float64
+	// MemorySoft is what its garbage collector aims to stay below, in bytes: GOMEMLIMIT.
+	// 0 = its own choice.
+	MemorySoft int64
+	// Files bounds its open files; 0 = LaunchConfig.NoFile.
+	Files uint64
+	// Core bounds a core dump in bytes; 0 = there is none.
+	Core int64
+	// Sandbox says whether it is fenced in: "best-effort", "required"; "off" or "" = not.
+	Sandbox string
+}
+
+// env returns the variables that tell a Go program of its bounds.
+func (c *Confine) env() []string {
+	var env []string
+	if c.CPUs > 0 {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(int(math.Ceil(c.CPUs))))
+	}
+	if c.MemorySoft > 0 {
+		env = append(env, "GOMEMLIMIT="+strconv.FormatInt(c.MemorySoft, 10))
+	}
+	return env
+}
