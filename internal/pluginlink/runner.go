@@ -119,7 +119,8 @@ func (p *child) Start(context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case p.starting.Err() != nil: // it is being killed for that, and for nothing that it said
+	case p.starting.Err() != nil: // that is why, and nothing that it said
+		p.signal(unix.SIGKILL)
 		return p.starting.Err()
 	default:
 		return p.refuse(p.notStarted(err))

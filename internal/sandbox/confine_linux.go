@@ -61,6 +61,9 @@ func (s *Spec) confine(binary string) (e Effective, _ *fault) {
 		}
 		*step.done = true
 	}
+	if _, err := os.Stat(binary); err != nil {
+		return e, notExecuted(err)
+	}
 	v := min(s.Kernel.Landlock, Available().Landlock)
 	if v > 0 {
 		denied, err := s.landlock(v, binary)

@@ -208,6 +208,12 @@ func dieWith(parent int) *fault {
 	return nil
 }
 
+func notExecuted(err error) *fault {
+	f := &fault{Errno: syscall.EINVAL, Message: "the plugin could not be executed: " + err.Error()}
+	errors.As(err, &f.Errno)
+	return f
+}
+
 // busyTries bounds the tries while the plugin's file is open for writing: a process that
 // was forked in the moment of the copy holds it until its own exec.
 const busyTries = 8
@@ -218,9 +224,7 @@ func execute(o *order) *fault {
 	for try := 1; ; try++ {
 		err := syscall.Exec(o.Path, o.Args, os.Environ())
 		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
-			f := &fault{Message: "the plugin could not be executed: " + err.Error()}
-			errors.As(err, &f.Errno)
-			return f
+			return notExecuted(err)
 		}
 		<-time.After(wait) // of the end of that exec there is no event
 		wait *= 2
