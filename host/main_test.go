@@ -29,6 +29,7 @@ import (
 const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
+	SandboxEntry()
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))
@@ -128,7 +129,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
-				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Try", conduitv1.Level_LEVEL_ANONYMOUS), method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
@@ -228,6 +229,10 @@ func (f *fixture) Handle(in *link.Incoming) {
 				_ = awaitFile(context.Background(), string(m.Data))
 				x.Cancel(context.Canceled)
 			}()
+		case "Try":
+			if answer, err = tryAll(m.Data); err != nil {
+				return err
+			}
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":

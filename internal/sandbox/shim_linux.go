@@ -92,7 +92,7 @@ func New(spec Spec, binary *os.File) (*Shim, error) {
 		}
 	}
 	if !Prepared() {
-		return nil, errors.New("sandbox: main has not called Enter: this program cannot confine what it starts")
+		return nil, &Error{Unavailable: true, Message: "there is no sandbox to be had: the main of this program does not begin with host.SandboxEntry, by which it could confine what it starts"}
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
