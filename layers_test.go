@@ -36,6 +36,7 @@ const (
 	etcd       = "go.etcd.io/etcd/client/v3"
 	grpc       = "google.golang.org/grpc"
 	hclog      = "github.com/hashicorp/go-hclog"
+	landlock   = "github.com/landlock-lsm/go-landlock"
 	miekg      = "github.com/miekg/dns"
 	prometheus = "github.com/prometheus/client_golang"
 	protobuf   = "google.golang.org/protobuf"
@@ -152,12 +153,16 @@ var layers = map[string]layer{
 	},
 
 	// An instance.
+	"internal/sandbox": {
+		why:   "confines a process before it becomes a plugin; alone in knowing Landlock, and it knows neither plugins nor hosts. internal/pluginlink sees it as an interface, since authors compile that in",
+		third: []string{landlock, sys},
+	},
 	"internal/safepath": {
 		why: "who else could change what a path leads to: asked of all that an instance runs or trusts",
 	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/safepath", "proto/conduit/v1"},
+		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
 	},
 	"internal/values": {
@@ -240,7 +245,7 @@ var walls = []struct {
 }{
 	{
 		from: "pluginapi", why: "an author's binary holds no host and no cluster",
-		off: []string{"host", "transport", "auth", "budget", "discovery", "registry", "locator", "gateway", "github.com/gorilla/websocket", bbolt},
+		off: []string{"host", "transport", "auth", "budget", "discovery", "registry", "locator", "gateway", "github.com/gorilla/websocket", bbolt, "internal/sandbox", landlock},
 	},
 	{
 		from: "client", why: "a program outside runs no plugins",

@@ -31,6 +31,7 @@ type generation struct {
 	number  uint64    // 0 until it serves
 	served  time.Time // since when it could
 	process *pluginlink.Process
+	box     *box
 	binary  *binary
 	sum     string // of the binary
 	conn    *link.Conn

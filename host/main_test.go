@@ -29,6 +29,7 @@ import (
 const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
+	SandboxEntry()
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))
@@ -131,7 +132,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
-				method("Given", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Given", conduitv1.Level_LEVEL_ANONYMOUS), method("Try", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
 			},
@@ -238,6 +239,10 @@ func (f *fixture) Handle(in *link.Incoming) {
 				return err
 			}
 			answer = fmt.Appendf(nil, "%q %s %s %s", os.Args[1:], os.Getenv(variable), f.given.GetAttributes()[attribute], filepath.Base(f.given.GetDataDir()))
+		case "Try":
+			if answer, err = tryAll(m.Data); err != nil {
+				return err
+			}
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":

@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/sandbox"
 )
 
 // Principal is on whose behalf a call runs.
@@ -86,6 +87,10 @@ type Options struct {
 	// Verify says which binaries must have the checksum that the file SHA256SUMS in Dir
 	// gives them; empty = VerifyOff.
 	Verify Verify
+	// Sandbox says how far plugins are confined; empty = SandboxOff. Any other needs
+	// [SandboxEntry]. A deployment may ask for another, but for no less than what is
+	// required.
+	Sandbox Sandbox
 	// Env is what every plugin gets beside the short list that is inherited, as
 	// NAME=value.
 	Env []string
@@ -115,6 +120,8 @@ type Options struct {
 	LinkMemory  int64
 	MaxCalls    uint32
 
+	kernel func() sandbox.Kernel // tests have others
+
 	// OnChange is told of each change of what the host has to tell of its deployments;
 	// nil = nobody is. It must not block, nor call the host.
 	OnChange func()
@@ -130,6 +137,17 @@ func (o *Options) setDefaults() error {
 	case VerifyOff, VerifyChecksum, VerifyRequired:
 	default: // a slip must not turn it off
 		return fmt.Errorf("host: Options.Verify is %q; it may be %s, %s or %s", o.Verify, VerifyOff, VerifyChecksum, VerifyRequired)
+	}
+	switch {
+	case o.Sandbox == "":
+		o.Sandbox = SandboxOff
+	case !o.Sandbox.Valid():
+		return fmt.Errorf("host: Options.Sandbox is %q; it may be %s, %s or %s", o.Sandbox, SandboxOff, SandboxBestEffort, SandboxRequired)
+	case o.Sandbox != SandboxOff && !sandbox.Prepared():
+		return errors.New("host: Options.Sandbox needs host.SandboxEntry as the first statement of main: this program, started again, could not confine itself")
+	}
+	if o.kernel == nil {
+		o.kernel = sandbox.Available
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()

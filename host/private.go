@@ -150,6 +150,7 @@ func (p *private) sweep() error {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(p.sockets, e.Name())))
 		}
 	}
+	p.sweepTemp()
 	halves, _ := filepath.Glob(filepath.Join(p.dir, "bin", ".copy-*"))
 	for _, h := range halves {
 		err = errors.Join(err, os.Remove(h))

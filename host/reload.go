@@ -236,6 +236,7 @@ func (e *element) serve(g *generation) {
 	e.gen, e.proc = g, g.process
 	s.Name, s.Description, s.Pid = g.desc.GetElement(), g.desc, g.process.Pid()
 	s.Sum, s.Path, s.Warnings = g.sum, g.binary.source, g.warnings
+	s.Sandbox = g.box.String()
 	s.Stderr = nil
 	e.setLocked(Ready, "", "")
 	w := e.hold

@@ -23,7 +23,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
-	p, err := e.launch(ctx, b, work, beside)
+	p, box, err := e.launch(ctx, b, work, beside)
 	if err != nil {
 		return nil, err
 	}
@@ -35,6 +35,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 			if left := p.Kill(e.h.o.KillGrace); left != nil {
 				e.log.Error("a plugin that did not start left something behind", "error", left)
 			}
+			box.remove()
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, e.o().ReadyTimeout)
@@ -62,7 +63,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 		return nil, err
 	}
 	g := newGeneration(e, d, e.h.o.Observer)
-	g.process, g.binary, g.sum, g.warnings = p, b, b.sum, warnings
+	g.process, g.box, g.binary, g.sum, g.warnings = p, box, b, b.sum, slices.Concat(box.warnings(), warnings)
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
 		// Errors of this link are this instance's word; which element they are of says
@@ -86,37 +87,47 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 
 // launch starts the process, a few at a time: many at once would only make each
 // other late. The time counts from exec.
-func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, error) {
+func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, *box, error) {
 	select {
 	case e.h.starts <- struct{}{}:
 		defer func() { <-e.h.starts }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 	if !beside {
 		e.set(Starting, "", "")
 	}
 	f, err := e.openBinary(b)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close() //nolint:errcheck // read only
 	e.mu.Lock()
 	name := e.status.Name
 	e.mu.Unlock()
-	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
+	box, err := e.newBox(b, work)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := pluginlink.LaunchConfig{
 		Name: e.key(), Element: name, Path: b.exec, Args: b.args, File: f, Source: b.source, Dir: work,
-		Env: slices.Concat(e.h.o.Env, b.env), Confine: b.confine,
+		Env: slices.Concat(e.h.o.Env, b.env), Limits: b.limits,
 		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.o().StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
-	})
+	}
+	box.launch(&config)
+	p, err := pluginlink.Launch(ctx, config)
 	if err != nil {
-		return nil, err
+		box.remove()
+		return nil, nil, err
+	}
+	for _, what := range box.warnings() {
+		e.log.Warn(what, "pid", p.Pid(), "sandbox", box.String())
 	}
 	if !beside {
 		e.takeProcess(p)
 	}
-	return p, nil
+	return p, box, nil
 }
 
 // openBinary opens the copy that is going to run, with the bytes that were checked when

@@ -47,6 +47,9 @@ type ElementStatus struct {
 	Calls, Claims int64
 	// Old are the generations that were replaced and still finish, oldest first.
 	Old []OldGeneration
+	// Sandbox lists what confines the process that serves; "off" if nothing does, empty
+	// until one has served.
+	Sandbox string
 	// LastError is why it last failed; it stays while it starts again.
 	LastError string
 	// LastExit is how its last process ended; its At is zero if none did.

@@ -517,6 +517,7 @@ func (e *element) release(g *generation, grace time.Duration) {
 	if err := g.process.Kill(grace); err != nil {
 		e.log.Error("a plugin left something behind", "error", err)
 	}
+	g.box.remove()
 	g.ended()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -49,6 +49,7 @@ type serviceDescription struct {
 	Element    string      `json:"element,omitempty"`
 	Version    string      `json:"version,omitempty"`
 	State      string      `json:"state,omitempty"`
+	Sandbox    string      `json:"sandbox,omitempty"`
 	Service    string      `json:"service"`
 	Methods    []methodRow `json:"methods"`
 }
@@ -90,6 +91,9 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 	valueLine(w, "address", d.Address)
 	valueLine(w, "instance", d.Name+" ("+d.Instance+")")
 	valueLine(w, "element", strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State)
+	if d.Sandbox != "" {
+		valueLine(w, "sandbox", d.Sandbox)
+	}
 	fmt.Fprintln(w)
 	methodTable(w, d.Methods)
 }
@@ -135,6 +139,7 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 					out := serviceDescriptionOf(s)
 					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(d.GetName(), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
 					out.Element, out.Version, out.State = e.GetName(), e.GetVersion(), e.GetState()
+					out.Sandbox = e.GetSandbox()
 					return out, nil
 				}
 			}

@@ -78,6 +78,7 @@ func hostOptions(c *config.Config) host.Options {
 		Private:      filepath.Join(c.PrivateDir(), "host"),
 		AllowUnsafe:  c.Bool("host.allow_unsafe"),
 		Verify:       host.Verify(c.String("host.verify")),
+		Sandbox:      host.Sandbox(c.String("host.sandbox")),
 		StartTimeout: c.Duration("host.start_timeout"),
 		ReadyTimeout: c.Duration("host.ready_timeout"),
 		DrainTimeout: max(c.Duration("drain.timeout"), time.Nanosecond), // 0 would be the host's own default

@@ -45,6 +45,7 @@ func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 		Name: e.Name, State: string(e.State), SinceMillis: millis(now.Sub(e.Since)), Reason: utf8Text(whyElement(e)), Generation: e.Generation,
 		Restarts: e.Restarts, Pid: int64(e.Pid), InFlight: uint64(max(0, e.Calls)), Claims: uint64(max(0, e.Claims)), File: utf8Text(e.Path),
 		Version: e.Description.GetVersion(), Services: e.Description.GetServices(),
+		Sandbox: e.Sandbox,
 	}
 	if !e.LastExit.At.IsZero() {
 		info.LastExit = utf8Text(e.LastExit.String())

@@ -7,12 +7,17 @@
 // (host), the ops listener (internal/ops), signals and exit statuses.
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/elemental-conduit/conduit/host"
+)
 
 // version is what the build says it is; the Makefile sets it.
 var version = "dev"
 
 func main() {
+	host.SandboxEntry() // first: here this process may turn out to be a plugin's that is to confine itself
 	a := &app{
 		stdin:   os.Stdin,
 		stdout:  os.Stdout,

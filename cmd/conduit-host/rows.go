@@ -107,6 +107,7 @@ type elementRow struct {
 	LastExit   string   `json:"last_exit,omitempty"`
 	Stderr     []string `json:"stderr,omitempty"`
 	File       string   `json:"file,omitempty"`
+	Sandbox    string   `json:"sandbox,omitempty"` // what is in force
 }
 
 func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) elementRow {
@@ -114,6 +115,7 @@ func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) element
 		Instance: instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
 		Reason: e.GetReason(), Generation: e.GetGeneration(), Restarts: e.GetRestarts(), Pid: e.GetPid(), InFlight: e.GetInFlight(),
 		Claims: e.GetClaims(), LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
+		Sandbox: e.GetSandbox(),
 	}
 }
 

@@ -77,16 +77,16 @@ func TestDefaults(t *testing.T) {
 
 // What this version cannot do is refused, never half done; the defaults can be done.
 func TestUnavailable(t *testing.T) {
-	_, problems := load(t, "", nil, append(valid, "--tracing-otlp-endpoint=x", "--host-sandbox=required", "--auth-store=etcd://h1,h2/prefix"))
+	_, problems := load(t, "", nil, append(valid, "--tracing-otlp-endpoint=x", "--host-plugin-tls=auto", "--auth-store=etcd://h1,h2/prefix"))
 	expect(t, problems,
 		`--tracing-otlp-endpoint: tracing.otlp_endpoint: is not available in this version`,
-		`--host-sandbox: host.sandbox: is not available`,
+		`--host-plugin-tls: host.plugin_tls: is not available`,
 		`--auth-store: auth.store: "etcd://h1,h2/prefix" is not available in this version, which keeps users and sessions in a file`)
 
 	_, problems = load(t, "", nil, append(valid, "--discovery-static=127.0.0.1:7400,ftp://x"))
 	expect(t, problems, `--discovery-static: discovery.static: "127.0.0.1:7400,ftp://x" has an entry that is no peer:`)
 
-	if _, problems := load(t, "host: {sandbox: 'off'}\nregistry: {policy: p2c}\n", nil, valid); problems != nil {
+	if _, problems := load(t, "host: {plugin_tls: 'off'}\nregistry: {policy: p2c}\n", nil, valid); problems != nil {
 		t.Errorf("asking for the default is no mistake: %v", problems)
 	}
 }

@@ -85,7 +85,7 @@ func Keys() []Key {
 		{Name: "host.ready_timeout", Kind: Duration, Default: "60s", Min: shortest, Doc: "how long a plugin may take from its handshake until it serves"},
 		{Name: "host.concurrency", Kind: Int, Default: "1024", Min: 1, Max: 1 << 20, Doc: "calls under way in one element"},
 		{Name: "host.allow_unsafe", Kind: Bool, Default: "false", Doc: "lets plugins run that others than this user and root can change"},
-		{Name: "host.sandbox", Kind: Enum, Default: "off", Enum: []string{"off", "best-effort", "required"}, Later: true, Doc: "whether plugins are fenced in"},
+		{Name: "host.sandbox", Kind: Enum, Default: "off", Enum: []string{"off", "best-effort", "required"}, Doc: "whether plugins are confined to their own files: not at all, as far as this kernel can, or wholly or not started"},
 		{Name: "host.plugin_tls", Kind: Enum, Default: "off", Enum: []string{"off", "auto"}, Later: true, Doc: "TLS between host and plugin"},
 		{Name: "host.remote_admin", Kind: Bool, Default: "false", Doc: "whether `/cluster/v1` answers administrators (`superuser` and above), who else are heard on the management socket only"},
 

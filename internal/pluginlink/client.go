@@ -63,9 +63,15 @@ type LaunchConfig struct {
 	// MaxMessage is the largest message of a call in bytes; 0 = 10 MiB.
 	MaxMessage int64
 	// NoFile bounds the process's open files; 0 = 65536, at most the host's own bound.
+	// A Confinement sets limits itself.
 	NoFile uint64
-	// Confine is what it is held to beyond that.
-	Confine Confine
+	// Limits are what it is held to beyond that; Files takes the place of NoFile.
+	Limits Limits
+	// Confine, if set, prepares the process's confinement; nil = it has none. file is the
+	// opened binary, nil if what runs is the one that Path names; socketDir is the
+	// directory that the process's socket has to be made in. An error of type *StartError
+	// is that of the launch.
+	Confine func(file *os.File, socketDir string) (Confinement, error)
 	// Owner marks the process and all that it starts as this host's, for [Sweep]; empty
 	// = no mark. It is no secret.
 	Owner string
@@ -73,6 +79,19 @@ type LaunchConfig struct {
 	Spawner *Spawner
 	// Log takes the process's output and what is to be said of it; nil = nothing.
 	Log hclog.Logger
+}
+
+// Confinement has one process confine itself before it becomes the plugin. Its methods
+// may be called concurrently.
+type Confinement interface {
+	// Apply makes cmd, which would run the plugin, start the process that becomes it.
+	Apply(cmd *exec.Cmd)
+	// Started returns when process pid executes the plugin, or why it does not: as a
+	// *StartError, or else as an error of exec. It is called once, if the process was
+	// started; the end of ctx, or of the process, ends the wait.
+	Started(ctx context.Context, pid int) error
+	// Close lets go of what is held for the process, which has ended or was not started.
+	Close()
 }
 
 // CheckSocketDir says whether sockets below dir have paths that the system can
@@ -112,7 +131,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	if cfg.Owner != "" {
 		protocol = append(protocol, envOwner+"="+cfg.Owner)
 	}
-	cfg.Env = append(cfg.Confine.env(), cfg.Env...)
+	cfg.Env = append(cfg.Limits.env(), cfg.Env...)
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
 	}
@@ -161,8 +180,8 @@ func setDefaults(cfg *LaunchConfig) {
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = link.DefaultMaxMessage
 	}
-	if cfg.Confine.Files != 0 {
-		cfg.NoFile = cfg.Confine.Files
+	if cfg.Limits.Files != 0 {
+		cfg.NoFile = cfg.Limits.Files
 	}
 	if cfg.NoFile == 0 {
 		cfg.NoFile = DefaultNoFile

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"github.com/elemental-conduit/conduit/internal/sandbox"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -22,6 +23,7 @@ import (
 const fixtureVar = "FIXTURE"
 
 func TestMain(m *testing.M) {
+	sandbox.Enter()
 	if name := os.Getenv(fixtureVar); name != "" {
 		fixture(name)
 		os.Exit(0)
@@ -104,6 +106,9 @@ func (l *logged) count(ok func(map[string]any) bool) (n int) {
 	return n
 }
 
+// inSandbox confines what a test launches; nil = nothing is confined.
+var inSandbox func(*LaunchConfig)
+
 // launch starts a fixture.
 func launch(ctx context.Context, t *testing.T, name string, change func(*LaunchConfig)) (*Process, *logged, error) {
 	t.Helper()
@@ -112,6 +117,9 @@ func launch(ctx context.Context, t *testing.T, name string, change func(*LaunchC
 	cfg.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: log, JSONFormat: true})
 	if change != nil {
 		change(&cfg)
+	}
+	if inSandbox != nil {
+		inSandbox(&cfg)
 	}
 	p, err := Launch(ctx, cfg)
 	if err == nil {

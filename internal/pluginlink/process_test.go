@@ -471,6 +471,9 @@ func TestHostDies(t *testing.T) {
 	cmd := exec.CommandContext(ctx, self)
 	dir := t.TempDir()
 	cmd.Env = append(os.Environ(), fixtureVar+"=host", "HOST_DIR="+dir)
+	if inSandbox != nil {
+		cmd.Env = append(cmd.Env, "HOST_SANDBOX=1")
+	}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -499,9 +502,13 @@ func TestHostDies(t *testing.T) {
 // prints its pid.
 func fixtureHost() {
 	self, _ := os.Executable()
-	p, err := Launch(context.Background(), LaunchConfig{
+	cfg := LaunchConfig{
 		Path: self, Dir: "/", Env: []string{fixtureVar + "=serve"}, SocketDir: os.Getenv("HOST_DIR"), Spawner: NewSpawner(),
-	})
+	}
+	if os.Getenv("HOST_SANDBOX") != "" {
+		confineAsFarAsPossible(&cfg)
+	}
+	p, err := Launch(context.Background(), cfg)
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

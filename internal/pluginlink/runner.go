@@ -73,32 +73,79 @@ func (p *child) Start(context.Context) error {
 		_ = outW.Close()
 		return p.refuse(execError(p.cfg.Source, err))
 	}
-	cmd, err := p.cfg.Spawner.start(func() *exec.Cmd {
-		return &exec.Cmd{
-			Path: execPath(p.cfg), Args: append([]string{p.cfg.Path}, p.cfg.Args...), Env: p.env, Dir: p.cfg.Dir,
-			Stdout: outW, Stderr: errW, // and stdin from /dev/null
-			SysProcAttr: processAttr(),
-		}
-	})
+	path := execPath(p.cfg)
+	confined, err := p.confine(path)
+	var cmd *exec.Cmd
+	if err == nil {
+		cmd, err = p.cfg.Spawner.start(func() *exec.Cmd {
+			cmd := &exec.Cmd{
+				Path: path, Args: append([]string{p.cfg.Path}, p.cfg.Args...), Env: p.env, Dir: p.cfg.Dir,
+				Stdout: outW, Stderr: errW, // and stdin from /dev/null
+				SysProcAttr: processAttr(),
+			}
+			if confined != nil {
+				confined.Apply(cmd)
+			}
+			return cmd
+		})
+	}
 	_ = outW.Close()
 	_ = errW.Close()
 	if err != nil {
 		_ = outR.Close()
 		_ = errR.Close()
-		return p.refuse(execError(p.cfg.Source, err))
+		if confined != nil {
+			confined.Close()
+		}
+		return p.refuse(p.notStarted(err))
 	}
 	p.mu.Lock()
 	p.cmd = cmd
 	p.mu.Unlock()
 	p.stopWatch = context.AfterFunc(p.starting, func() { p.signal(unix.SIGKILL) })
-	if err := limitProcess(cmd.Process.Pid, p.cfg.NoFile); err != nil {
-		p.cfg.Log.Debug("a limit of the plugin's process could not be set", "pid", cmd.Process.Pid, "error", err)
+	if confined == nil {
+		if err := limitProcess(cmd.Process.Pid, p.cfg.NoFile, uint64(max(0, p.cfg.Limits.Core))); err != nil {
+			p.cfg.Log.Debug("a limit of the plugin's process could not be set", "pid", cmd.Process.Pid, "error", err)
+		}
 	}
 	var drains sync.WaitGroup
 	drains.Go(func() { p.drainStdout(outR) })
 	drains.Go(func() { p.out.drainStderr(errR, errR.SetReadDeadline) })
-	go p.wait(cmd, &drains, outR, errR)
-	return nil
+	go p.wait(cmd, &drains, outR, errR, confined)
+	if confined == nil {
+		return nil
+	}
+	err = confined.Started(p.starting, cmd.Process.Pid)
+	switch {
+	case err == nil:
+		return nil
+	case p.starting.Err() != nil: // that is why, and nothing that it said
+		p.signal(unix.SIGKILL)
+		return p.starting.Err()
+	default:
+		return p.refuse(p.notStarted(err))
+	}
+}
+
+// confine prepares the process's confinement, nil for none.
+func (p *child) confine(path string) (Confinement, error) {
+	if p.cfg.Confine == nil {
+		return nil, nil //nolint:nilnil // there is none, and that is no error
+	}
+	file := p.cfg.File
+	if path == p.cfg.Path {
+		file = nil
+	}
+	return p.cfg.Confine(file, p.socketDir)
+}
+
+// notStarted says why there is no plugin: in the words of its confinement, or by what fork
+// or exec said.
+func (p *child) notStarted(err error) *StartError {
+	if e, ok := errors.AsType[*StartError](err); ok {
+		return e
+	}
+	return execError(p.cfg.Source, err)
 }
 
 // outlives says that the start is over, and reports whether it was in time: if not, the
@@ -106,7 +153,7 @@ func (p *child) Start(context.Context) error {
 func (p *child) outlives() bool { return p.stopWatch == nil || p.stopWatch() }
 
 // wait owns the end of the process.
-func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File) {
+func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File, confined Confinement) {
 	reap(cmd, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -136,6 +183,9 @@ func (p *child) wait(cmd *exec.Cmd, drains *sync.WaitGroup, outR, errR *os.File)
 	_ = p.stdoutW.Close() // in case that nobody reads the handshake any more
 	_ = p.stderrW.Close()
 	<-drained
+	if confined != nil {
+		confined.Close()
+	}
 	close(p.exited)
 }
 

@@ -61,15 +61,21 @@ func reap(cmd *exec.Cmd, last func()) {
 
 // limitProcess forbids core dumps, which would hold callers' data, and bounds
 // the open files.
-func limitProcess(pid int, noFile uint64) error {
-	zero := unix.Rlimit{}
-	core := unix.Prlimit(pid, unix.RLIMIT_CORE, &zero, nil)
-	var hard unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &hard); err != nil {
-		return errors.Join(core, err)
+func limitProcess(pid int, noFile, core uint64) error {
+	var errs []error
+	for _, l := range []struct {
+		resource int
+		most     uint64
+	}{{unix.RLIMIT_NOFILE, noFile}, {unix.RLIMIT_CORE, core}} {
+		var hard unix.Rlimit
+		err := unix.Getrlimit(l.resource, &hard)
+		if err == nil {
+			n := min(l.most, hard.Max)
+			err = unix.Prlimit(pid, l.resource, &unix.Rlimit{Cur: n, Max: n}, nil)
+		}
+		errs = append(errs, err)
 	}
-	n := min(noFile, hard.Max)
-	return errors.Join(core, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}, nil))
+	return errors.Join(errs...)
 }
 
 // nameProcess says what tools such as top call this process. Without it that is the

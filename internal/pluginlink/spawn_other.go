@@ -31,7 +31,7 @@ func reap(cmd *exec.Cmd, last func()) {
 }
 
 // limitProcess cannot limit another process here.
-func limitProcess(int, uint64) error { return nil }
+func limitProcess(int, uint64, uint64) error { return nil }
 
 // nameProcess has nothing to do here: the system takes the name of the file.
 func nameProcess(string) {}

@@ -31,6 +31,10 @@ const (
 	KindSystem        StartKind = "system"         // the system refused to start a process: no fault of the plugin's
 )
 
+// KindSandbox: the system cannot confine the process as is required, which is no fault of
+// the plugin's.
+const KindSandbox StartKind = "sandbox_unavailable"
+
 // StartError says why a plugin did not start and what to do about it. It is
 // immutable.
 type StartError struct {
@@ -62,7 +66,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 // Final reports whether another try with the same file must fail as well.
 func (e *StartError) Final() bool {
 	switch e.Kind {
-	case KindNotExecutable, KindWrongArch, KindNotPlugin, KindVersion, KindCookie, KindAddress, KindConfig:
+	case KindNotExecutable, KindWrongArch, KindNotPlugin, KindVersion, KindCookie, KindAddress, KindConfig, KindSandbox:
 		return true
 	default:
 		return false

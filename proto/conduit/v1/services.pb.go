@@ -399,7 +399,10 @@ type ElementInfo struct {
 	Services []*ServiceDescription `protobuf:"bytes,12,rep,name=services,proto3" json:"services,omitempty"`
 	File     string                `protobuf:"bytes,13,opt,name=file,proto3" json:"file,omitempty"`
 	// Claims on the instance's units that it holds, by count.
-	Claims        uint64 `protobuf:"varint,14,opt,name=claims,proto3" json:"claims,omitempty"`
+	Claims uint64 `protobuf:"varint,14,opt,name=claims,proto3" json:"claims,omitempty"`
+	// What confines the process that serves, such as "landlock v7, no_new_privs"; "off" if
+	// nothing does.
+	Sandbox       string `protobuf:"bytes,20,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +533,13 @@ func (x *ElementInfo) GetClaims() uint64 {
 		return x.Claims
 	}
 	return 0
+}
+
+func (x *ElementInfo) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
 }
 
 type LinksRequest struct {
@@ -1324,7 +1334,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x123\n" +
-	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\x94\x03\n" +
+	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\xae\x03\n" +
 	"\vElementInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1342,7 +1352,8 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x06stderr\x18\v \x03(\tR\x06stderr\x12:\n" +
 	"\bservices\x18\f \x03(\v2\x1e.conduit.v1.ServiceDescriptionR\bservices\x12\x12\n" +
 	"\x04file\x18\r \x01(\tR\x04file\x12\x16\n" +
-	"\x06claims\x18\x0e \x01(\x04R\x06claims\"\x0e\n" +
+	"\x06claims\x18\x0e \x01(\x04R\x06claims\x12\x18\n" +
+	"\asandbox\x18\x14 \x01(\tR\asandbox\"\x0e\n" +
 	"\fLinksRequest\";\n" +
 	"\rLinksResponse\x12*\n" +
 	"\x05links\x18\x01 \x03(\v2\x14.conduit.v1.LinkInfoR\x05links\"\xec\x02\n" +

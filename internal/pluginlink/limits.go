@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// Confine is what a process is held to. The zero value is nothing beyond what every
+// Limits are what a process is held to. The zero value is nothing beyond what every
 // plugin is.
-type Confine struct {
+type Limits struct {
 	// CPUs is how many processors its runtime uses; rounded up it is GOMAXPROCS. 0 = its
 	// own choice.
 	CPUs float64
@@ -18,18 +18,16 @@ type Confine struct {
 	Files uint64
 	// Core bounds a core dump in bytes; 0 = there is none.
 	Core int64
-	// Sandbox says whether it is fenced in: "best-effort", "required"; "off" or "" = not.
-	Sandbox string
 }
 
 // env returns the variables that tell a Go program of its bounds.
-func (c *Confine) env() []string {
+func (l *Limits) env() []string {
 	var env []string
-	if c.CPUs > 0 {
-		env = append(env, "GOMAXPROCS="+strconv.Itoa(int(math.Ceil(c.CPUs))))
+	if l.CPUs > 0 {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(int(math.Ceil(l.CPUs))))
 	}
-	if c.MemorySoft > 0 {
-		env = append(env, "GOMEMLIMIT="+strconv.FormatInt(c.MemorySoft, 10))
+	if l.MemorySoft > 0 {
+		env = append(env, "GOMEMLIMIT="+strconv.FormatInt(l.MemorySoft, 10))
 	}
 	return env
 }
