@@ -59,8 +59,8 @@ func reap(cmd *exec.Cmd, last func()) {
 	_ = cmd.Wait() // its ProcessState says all
 }
 
-// limitProcess forbids core dumps, which would hold callers' data, and bounds
-// the open files.
+// limitProcess bounds a process's open files and its core dumps, in bytes: dumps hold
+// callers' data, so none is the rule. Both are at most this process's own.
 func limitProcess(pid int, noFile, core uint64) error {
 	var errs []error
 	for _, l := range []struct {
