@@ -125,7 +125,7 @@ func (e *element) poke() {
 func sameFinding(a, b finding) bool {
 	switch {
 	case a.binary != nil && b.binary != nil:
-		return a.binary.sum == b.binary.sum
+		return a.binary.version() == b.binary.version()
 	case a.refused != nil && b.refused != nil:
 		return *a.refused == *b.refused
 	}

@@ -90,6 +90,10 @@ type Options struct {
 	// NAME=value.
 	Env []string
 
+	// Attributes are what all elements are told: they win over an element's defaults, and
+	// a deployment's own over them. See SetAttributes.
+	Attributes Attributes
+
 	ScanInterval   time.Duration // 30s: the whole directory is read so often, and when events hint at a change
 	StartTimeout   time.Duration // 10s: exec to handshake
 	ReadyTimeout   time.Duration // 60s: handshake to healthy
@@ -130,6 +134,9 @@ func (o *Options) setDefaults() error {
 	case VerifyOff, VerifyChecksum, VerifyRequired:
 	default: // a slip must not turn it off
 		return fmt.Errorf("host: Options.Verify is %q; it may be %s, %s or %s", o.Verify, VerifyOff, VerifyChecksum, VerifyRequired)
+	}
+	if err := o.Attributes.Check(); err != nil {
+		return fmt.Errorf("host: Options.Attributes: %w", err)
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()

@@ -33,7 +33,7 @@ type coming struct {
 // replacing is what is known of a binary that is wanted and does not serve. It belongs
 // to the element's goroutine.
 type replacing struct {
-	sum       string
+	version   string    // of the binary
 	stopFirst bool      // it is exclusive
 	failed    bool      // at least once
 	never     bool      // it is not tried again until the file changes
@@ -42,9 +42,9 @@ type replacing struct {
 }
 
 // replace returns what is known of a wanted binary; of another, nothing is.
-func (e *element) replace(sum string) *replacing {
-	if e.repl == nil || e.repl.sum != sum {
-		e.repl = &replacing{sum: sum, tries: e.newRestarts()}
+func (e *element) replace(b *binary) *replacing {
+	if e.repl == nil || e.repl.version != b.version() {
+		e.repl = &replacing{version: b.version(), tries: e.newRestarts()}
 	}
 	return e.repl
 }
@@ -74,13 +74,13 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 		return goOn, 0
 	}
 	e.note(noteFile, "")
-	if f.binary.sum == g.sum {
+	if f.binary.version() == g.binary.version() {
 		e.repl = nil
 		e.note(noteReload, "")
 		e.note(noteWaits, "")
 		return goOn, 0
 	}
-	r := e.replace(f.binary.sum)
+	r := e.replace(f.binary)
 	if !r.failed {
 		e.note(noteReload, "")
 	}
@@ -99,7 +99,11 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 		return goOn, time.Second // the numbers change
 	}
 	e.note(noteWaits, "")
-	e.log.Info("the binary has changed: a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
+	what := "the binary has changed"
+	if f.binary.sum == g.sum {
+		what = "attributes have changed"
+	}
+	e.log.Info(what+": a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
 	e.begin(ctx, f)
 	return goOn, 0
 }
@@ -153,17 +157,17 @@ func (e *element) came(ctx context.Context) (*generation, error) {
 	case e.overtaken(ctx, n.want):
 		return nil, n.err
 	case errors.Is(n.err, errExclusive):
-		e.replace(n.want.binary.sum).stopFirst = true
+		e.replace(n.want.binary).stopFirst = true
 	default:
-		e.notReplaced(n.want.binary.sum, n.err)
+		e.notReplaced(n.want.binary, n.err)
 	}
 	return nil, n.err
 }
 
 // notReplaced notes why a wanted binary does not serve, while another does or is going
 // to.
-func (e *element) notReplaced(sum string, err error) {
-	r := e.replace(sum)
+func (e *element) notReplaced(b *binary, err error) {
+	r := e.replace(b)
 	r.failed = true
 	kind, reason, final, ours := explain(err)
 	wait := time.Duration(0)
@@ -186,7 +190,7 @@ func (e *element) notReplaced(sum string, err error) {
 	e.mu.Lock()
 	e.status.LastError = reason
 	e.mu.Unlock()
-	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
+	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", b.sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
 	e.note(noteReload, fmt.Sprintf("the new file failed and the old binary goes on; %s: %s", again, reason))
 }
 
@@ -215,7 +219,7 @@ func (e *element) serve(g *generation) {
 	g.number = s.Generation
 	e.gen, e.proc = g, g.process
 	s.Name, s.Description, s.Pid = g.desc.GetElement(), g.desc, g.process.Pid()
-	s.Sum, s.Path, s.Warnings = g.sum, g.binary.source, g.warnings
+	s.Sum, s.Path, s.Warnings, s.Attributes = g.sum, g.binary.source, g.warnings, g.attributes.status()
 	s.Stderr = nil
 	e.setLocked(Ready, "", "")
 	w := e.hold
@@ -339,7 +343,7 @@ func (e *element) end(g *generation, reason string, budget time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
 	if err := g.process.Stop(ctx); err != nil {
-		e.log.Warn("the element did not stop in good order", "generation", g.number, "error", err)
+		e.log.Warn("the element did not stop in good order", "generation", g.number, "error", g.scrub.err(err))
 	}
 	e.release(g, e.h.o.KillGrace)
 }

@@ -50,6 +50,9 @@ type finding struct {
 	path    string
 	binary  *binary
 	refused *cause
+
+	// attributes are the deployment's own; those of its instance come below them.
+	attributes Attributes
 }
 
 // scanner looks at the deployments directory. It is used by one goroutine.

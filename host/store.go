@@ -58,7 +58,15 @@ type binary struct {
 	source string // as deployed
 	sum    string // hex SHA-256
 	exec   string // the copy
+
+	// What its element is told beside its own defaults, and the digest of that: the same
+	// bytes with other attributes are another binary to run.
+	attributes Attributes
+	told       string
 }
+
+// version tells what is to run from anything else that could.
+func (b *binary) version() string { return b.sum + b.told }
 
 // install copies f's bytes. check sees the copy and the hash of its bytes before it
 // gets its name.

@@ -48,9 +48,9 @@ func (e *element) run(ctx context.Context) {
 		}
 		e.serve(g)
 		e.settle()
-		sum := g.sum
+		ran := g.binary.version()
 		g, err = e.watch(ctx, g)
-		if g == nil || g.sum != sum {
+		if g == nil || g.binary.version() != ran {
 			r.reset() // what another file did is not held against this one
 		}
 		switch {
@@ -81,11 +81,11 @@ func (e *element) leave() {
 // served before, that one is started once more.
 func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 	good := e.good
-	if good == nil || good.sum == f.binary.sum {
+	if good == nil || good.version() == f.binary.version() {
 		return e.tryStart(ctx, f, f.binary, false)
 	}
 	why := error(nil)
-	if r := e.replace(f.binary.sum); !r.failed {
+	if r := e.replace(f.binary); !r.failed {
 		g, err := e.tryStart(ctx, f, f.binary, false)
 		if err == nil || e.overtaken(ctx, f) {
 			return g, err
@@ -94,7 +94,7 @@ func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 			return nil, err // the one before would fail as well
 		}
 		r.stopFirst = r.stopFirst || e.exclusive()
-		e.notReplaced(f.binary.sum, err)
+		e.notReplaced(f.binary, err)
 		why = err
 	}
 	g, err := e.tryStart(ctx, f, good, false)
@@ -291,7 +291,7 @@ func (e *element) watch(ctx context.Context, g *generation) (*generation, error)
 			p.ask()
 		case a := <-p.answers:
 			if why = p.take(a); why == nil {
-				e.healthy(g.process, a)
+				e.healthy(g.process, g.scrub.health(a))
 			}
 		case <-next:
 			n, _ := e.came(ctx)

@@ -26,6 +26,7 @@ const (
 type output struct {
 	log     hclog.Logger
 	element atomic.Pointer[string] // what it calls itself; nil until it has said so
+	redact  atomic.Pointer[func(string) string]
 
 	mu      sync.Mutex
 	tail    []string
@@ -48,6 +49,14 @@ func (o *output) elementName() string {
 		return *name
 	}
 	return ""
+}
+
+// clear takes out of a line what must not be shown.
+func (o *output) clear(line []byte) []byte {
+	if f := o.redact.Load(); f != nil {
+		return []byte((*f)(string(line)))
+	}
+	return line
 }
 
 // Tail returns the last lines of stderr, oldest first.
@@ -155,6 +164,7 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 			flush() // it was quiet for a while, or it is the end: then the next read says so again
 			continue
 		}
+		line = o.clear(line)
 		o.remember(line)
 		_, isRecord := parseRecord(line)
 		switch {
@@ -197,7 +207,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		if !ok {
 			return n, nil
 		}
-		w.out.line(w.source, trimEnd(w.part), w.cut)
+		w.out.line(w.source, w.out.clear(trimEnd(w.part)), w.cut)
 		w.part, w.cut, p = w.part[:0], 0, rest
 	}
 }
