@@ -63,7 +63,12 @@ func (e *element) glance() glance {
 // and tells what has changed. Host.mu is held, so that one change comes after the
 // other.
 func (ev *events) see(list []*element) {
-	var changes []*conduitv1.HostEvent
+	changes := ev.compare(list)
+	ev.feed.Publish(ev.state(), changes...)
+}
+
+// compare takes over what holds now, and returns what has changed.
+func (ev *events) compare(list []*element) (changes []*conduitv1.HostEvent) {
 	present := map[string]bool{}
 	for len(list) > 0 {
 		n := 1
@@ -86,7 +91,7 @@ func (ev *events) see(list []*element) {
 		}
 		delete(ev.known, name)
 	}
-	ev.feed.Publish(ev.state(), changes...)
+	return changes
 }
 
 // seeDeployment looks at the elements of one deployment. It reports whether the

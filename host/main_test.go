@@ -95,6 +95,7 @@ type fixture struct {
 	mu   sync.Mutex
 	conn *link.Conn
 
+	given *conduitv1.ConfigureRequest
 	units unitsFixture
 	lock  *os.File // of an exclusive element, as long as it lives
 }
@@ -131,12 +132,21 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
+				method("Told", conduitv1.Level_LEVEL_ANONYMOUS), method("Watch", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Subscribe", conduitv1.Level_LEVEL_ANONYMOUS),
 			},
 		}},
+		Attributes: toldAttributes(element),
 	}
 }
 
-func (f *fixture) Configure(ctx context.Context, _ *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+func (f *fixture) Configure(ctx context.Context, in *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	f.given = in
+	if strings.HasPrefix(f.name, "told") {
+		if r, err := f.tell(); r != nil || err != nil {
+			return r, err
+		}
+	}
 	switch f.mode {
 	case "fails":
 		return nil, errors.New("the new key is missing")
@@ -178,6 +188,9 @@ func (f *fixture) Configure(ctx context.Context, _ *conduitv1.ConfigureRequest) 
 func (f *fixture) Health(context.Context) *conduitv1.HealthResponse {
 	if f.name == "loud" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: strings.Repeat("\x1b", 3<<20)}
+	}
+	if f.given.GetAttributes()["ill"] != "" {
+		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "it is " + f.given.GetAttributes()["ill"]}
 	}
 	if f.name == "ill" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "half of it is gone"}
@@ -228,6 +241,10 @@ func (f *fixture) Handle(in *link.Incoming) {
 				_ = awaitFile(context.Background(), string(m.Data))
 				x.Cancel(context.Canceled)
 			}()
+		case "Told", "Watch", "Subscribe":
+			if answer, err = f.hostService(ctx, s, method, string(m.Data)); err != nil {
+				return err
+			}
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
 		case "Wait", "Heavy":

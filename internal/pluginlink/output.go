@@ -124,6 +124,7 @@ func (o *output) line(source string, line []byte, cut int) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return
 	}
+	line = o.clear(line)
 	o.write(source, cut, func() record {
 		if cut == 0 {
 			if r, ok := parseRecord(line); ok {
@@ -207,7 +208,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		if !ok {
 			return n, nil
 		}
-		w.out.line(w.source, w.out.clear(trimEnd(w.part)), w.cut)
+		w.out.line(w.source, trimEnd(w.part), w.cut)
 		w.part, w.cut, p = w.part[:0], 0, rest
 	}
 }
