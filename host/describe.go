@@ -79,6 +79,9 @@ func descriptionFault(d *conduitv1.Description) string {
 			return fmt.Sprintf("service %s: %s", shown, why)
 		}
 	}
+	if why := attributesFault(d.GetAttributes()); why != "" {
+		return why
+	}
 	if n := proto.Size(d); n > maxDescription {
 		return fmt.Sprintf("the element's description takes %d bytes, more than %d", n, maxDescription)
 	}

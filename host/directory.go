@@ -24,7 +24,8 @@ type directory struct {
 	secret   string   // the attributes_file of the manifest that was read last, good or not
 	manifest *manifest.Manifest
 	set      *settings
-	given    given  // to every element
+	given    given // to every element
+	told     Attributes
 	why      *cause // why the manifest that is there is not the one above
 	last     []finding
 }
@@ -155,7 +156,7 @@ func (s *scanner) readManifest(d *directory, name, path string, present map[stri
 		return errWaits
 	}
 	if sig.ino == 0 {
-		d.manifest, d.set, d.given, d.why, d.secret = nil, nil, given{}, nil, ""
+		d.manifest, d.set, d.given, d.told, d.why, d.secret = nil, nil, given{}, nil, nil, ""
 		s.done[key] = sig
 		delete(s.done, secretKey)
 		return nil
@@ -190,7 +191,7 @@ func (s *scanner) readManifest(d *directory, name, path string, present map[stri
 	if d.why != nil {
 		return d.why
 	}
-	d.manifest, d.set, d.given = m, settingsOf(s.o, m), givenBy(m, attributes)
+	d.manifest, d.set, d.given, d.told = m, settingsOf(s.o, m), givenBy(m), attributes
 	return nil
 }
 
@@ -202,7 +203,7 @@ func asError(why *cause) error {
 }
 
 // loadManifest reads a manifest and the attributes that it names.
-func (s *scanner) loadManifest(key, file, path string) (*manifest.Manifest, map[string]string, error) {
+func (s *scanner) loadManifest(key, file, path string) (*manifest.Manifest, Attributes, error) {
 	if _, err := manifest.Within(path, manifest.Name); err != nil {
 		return nil, nil, &cause{refusedLink, fmt.Sprintf("%s %v", file, err)}
 	}
@@ -219,8 +220,11 @@ func (s *scanner) loadManifest(key, file, path string) (*manifest.Manifest, map[
 			return nil, nil, err
 		}
 	}
-	attributes, err := m.AllAttributes(path, s.unsafe)
-	return m, attributes, err // the manifest also with an error, for what it names
+	secret, err := m.FileAttributes(path, s.unsafe)
+	if err != nil {
+		return m, nil, err // the manifest also with an error, for what it names
+	}
+	return m, MergeAttributes(NewAttributes(FromDeployment, true, secret), NewAttributes(FromDeployment, false, m.Attributes)), nil
 }
 
 // textSignature is the signature of a file that need not be there.
@@ -412,7 +416,7 @@ func (s *scanner) lookAtPart(d *directory, name, path string, p *part, present m
 	if p.declared != nil {
 		g = g.ownOf(p.declared, p.at)
 	}
-	f.binary = seen.binary.with(g)
+	f.binary, f.attributes = seen.binary.with(g), d.told
 	return f, waits
 }
 

@@ -24,7 +24,7 @@ type splices interface {
 // Handle implements link.Handler.
 func (c elementCalls) Handle(in *link.Incoming) {
 	if string(in.Invoke.Service) == pluginlink.HostService && c.h.isBuiltin(in.Invoke.Deployment) && c.h.isHere(in.Invoke.Instance) {
-		c.claim(in)
+		c.ask(in)
 		return
 	}
 	// A built-in service of another instance is for who knows of others.

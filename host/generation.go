@@ -48,7 +48,7 @@ type generation struct {
 	unclaimed chan struct{} // holds one token when the last claim was given back
 	refuses   atomic.Bool   // no call may claim: the generation is to stop before another can start
 	away      chan struct{} // closed when the process has said by itself that it takes no more calls
-	warnings  []string      // of Configure
+	told
 
 	callers callers
 

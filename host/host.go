@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,11 @@ type Host struct {
 	running  bool
 	scanned  bool // the first scan is done, and no file waits
 	elements map[string]*element
-	stopBy   time.Time // when the stop under way has to have drained
+	// The attributes of the instance, and what the last scan has found.
+	attributes Attributes
+	found      map[string]finding
+	events     events
+	stopBy     time.Time // when the stop under way has to have drained
 
 	drainCtx    context.Context //nolint:containedctx // ends when a stop must drain no longer
 	cancelDrain context.CancelFunc
@@ -71,7 +76,7 @@ func New(o Options) (*Host, error) {
 		starts:    make(chan struct{}, o.MaxStarts),
 		looks:     make(chan lookNow),
 		ready:     make(chan struct{}), stopping: make(chan struct{}), stopped: make(chan struct{}),
-		elements: map[string]*element{},
+		elements: map[string]*element{}, attributes: maps.Clone(o.Attributes),
 	}
 	if h.memory == nil {
 		h.memory = link.NewMemory(256 << 20)
@@ -115,6 +120,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	h.follow(ctx, elementsCtx, scanner)
 
 	h.draining.Store(true)
+	h.endEvents()
 	h.mu.Lock()
 	if h.stopBy.IsZero() {
 		h.stopBy = time.Now().Add(h.drainTimeout())
@@ -272,11 +278,13 @@ func (h *Host) sweepCopies() {
 func (h *Host) apply(ctx context.Context, found []finding) {
 	h.mu.Lock()
 	present := map[string]bool{}
+	h.found = map[string]finding{}
 	var added []*element
 	moved := false
 	for _, f := range found {
 		key := keyOf(f.name, f.slot)
-		present[key] = true
+		present[key], h.found[key] = true, f
+		f = h.withAttributes(f)
 		if e := h.elements[key]; e != nil {
 			e.update(f) // one that is leaving takes no notice; a later scan finds its name free
 			moved = e.place.Swap(int64(f.place)) != int64(f.place) || moved
@@ -348,7 +356,9 @@ func (h *Host) InFlight() int64 {
 // rebuild makes the table anew. It is called after each change of state.
 func (h *Host) rebuild() {
 	h.mu.Lock()
-	h.table.Store(newTable(h.list()))
+	list := h.list()
+	h.table.Store(newTable(list))
+	h.events.see(list)
 	h.mu.Unlock()
 	if h.o.OnChange != nil {
 		h.o.OnChange()
@@ -365,6 +375,7 @@ func (h *Host) checkReady() {
 	for _, e := range h.elements {
 		ready = ready && e.isSettled()
 	}
+	h.events.see(h.list()) // of a deployment is told when its elements are settled
 	h.mu.Unlock()
 	if ready {
 		h.readyOnce.Do(func() { close(h.ready) })
@@ -394,6 +405,7 @@ func (h *Host) Snapshot() []DeploymentStatus {
 // is under way and no claim held, or ctx ends. The plugins run on.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)
+	h.endEvents()
 	h.Cordon(true)
 	h.mu.Lock()
 	list := h.list()
@@ -421,6 +433,7 @@ func (h *Host) Drain(ctx context.Context) error {
 // to drain no longer.
 func (h *Host) Stop(ctx context.Context) error {
 	h.draining.Store(true)
+	h.endEvents()
 	h.Cordon(true)
 	h.mu.Lock()
 	running := h.running

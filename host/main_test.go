@@ -135,13 +135,21 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Given", conduitv1.Level_LEVEL_ANONYMOUS), method("Try", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
 				{Name: "Hidden"},
+				method("Told", conduitv1.Level_LEVEL_ANONYMOUS), method("Watch", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Subscribe", conduitv1.Level_LEVEL_ANONYMOUS),
 			},
 		}},
+		Attributes: toldAttributes(element),
 	}
 }
 
-func (f *fixture) Configure(ctx context.Context, given *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
-	f.given = given
+func (f *fixture) Configure(ctx context.Context, in *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
+	f.given = in
+	if strings.HasPrefix(f.name, "told") {
+		if r, err := f.tell(); r != nil || err != nil {
+			return r, err
+		}
+	}
 	switch f.mode {
 	case "fails":
 		return nil, errors.New("the new key is missing")
@@ -183,6 +191,9 @@ func (f *fixture) Configure(ctx context.Context, given *conduitv1.ConfigureReque
 func (f *fixture) Health(context.Context) *conduitv1.HealthResponse {
 	if f.name == "loud" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: strings.Repeat("\x1b", 3<<20)}
+	}
+	if f.given.GetAttributes()["ill"] != "" {
+		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "it is " + f.given.GetAttributes()["ill"]}
 	}
 	if f.name == "ill" {
 		return &conduitv1.HealthResponse{State: conduitv1.HealthResponse_STATE_DEGRADED, Text: "half of it is gone"}
@@ -241,6 +252,10 @@ func (f *fixture) Handle(in *link.Incoming) {
 			answer = fmt.Appendf(nil, "%q %s %s %s", os.Args[1:], os.Getenv(variable), f.given.GetAttributes()[attribute], filepath.Base(f.given.GetDataDir()))
 		case "Try":
 			if answer, err = tryAll(m.Data); err != nil {
+				return err
+			}
+		case "Told", "Watch", "Subscribe":
+			if answer, err = f.hostService(ctx, s, method, string(m.Data)); err != nil {
 				return err
 			}
 		case "Print":

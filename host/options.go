@@ -95,6 +95,10 @@ type Options struct {
 	// NAME=value.
 	Env []string
 
+	// Attributes are what all elements are told: they win over an element's defaults, and
+	// a deployment's own over them. See SetAttributes.
+	Attributes Attributes
+
 	ScanInterval   time.Duration // 30s: the whole directory is read so often, and when events hint at a change
 	StartTimeout   time.Duration // 10s: exec to handshake
 	ReadyTimeout   time.Duration // 60s: handshake to healthy
@@ -148,6 +152,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.kernel == nil {
 		o.kernel = sandbox.Available
+	}
+	if err := o.Attributes.Check(); err != nil {
+		return fmt.Errorf("host: Options.Attributes: %w", err)
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()

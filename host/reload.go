@@ -235,7 +235,7 @@ func (e *element) serve(g *generation) {
 	g.number = s.Generation
 	e.gen, e.proc = g, g.process
 	s.Name, s.Description, s.Pid = g.desc.GetElement(), g.desc, g.process.Pid()
-	s.Sum, s.Path, s.Warnings = g.sum, g.binary.source, g.warnings
+	s.Sum, s.Path, s.Warnings, s.Attributes = g.sum, g.binary.source, g.warnings, g.attributes.status()
 	s.Sandbox = g.box.String()
 	s.Stderr = nil
 	e.setLocked(Ready, "", "")
@@ -360,7 +360,7 @@ func (e *element) end(g *generation, reason string, budget time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
 	if err := g.process.Stop(ctx); err != nil {
-		e.log.Warn("the element did not stop in good order", "generation", g.number, "error", err)
+		e.log.Warn("the element did not stop in good order", "generation", g.number, "error", g.scrub.err(err))
 	}
 	e.release(g, e.h.o.KillGrace)
 }

@@ -58,6 +58,8 @@ type finding struct {
 	disabled bool
 	stale    string    // why this is what was found before; empty = it is not
 	set      *settings // nil = the host's own
+	// attributes are the deployment's own; those of its instance come below them.
+	attributes Attributes
 }
 
 // waits reports whether the file of an element is still being written for the first time.

@@ -64,13 +64,12 @@ func settingsOf(o *Options, m *manifest.Manifest) *settings {
 
 // given is what a process gets beside its binary. To change it takes another process.
 type given struct {
-	args       []string
-	env        []string // NAME=value, sorted
-	attributes map[string]string
-	limits     pluginlink.Limits
-	sandbox    Sandbox // what the manifest asks for; empty = nothing
-	named      string  // what the manifest calls the element; empty = nothing
-	namedAt    string  // where
+	args    []string
+	env     []string // NAME=value, sorted
+	limits  pluginlink.Limits
+	sandbox Sandbox // what the manifest asks for; empty = nothing
+	named   string  // what the manifest calls the element; empty = nothing
+	namedAt string  // where
 }
 
 // with returns a binary whose process is given g.
@@ -78,19 +77,19 @@ func (b binary) with(g given) *binary {
 	b.given = g
 	at := g.namedAt
 	g.namedAt = "" // a line that has moved changes nothing
-	if len(g.args) == 0 && len(g.env) == 0 && len(g.attributes) == 0 && g.limits == (pluginlink.Limits{}) && g.sandbox == "" {
+	if len(g.args) == 0 && len(g.env) == 0 && g.limits == (pluginlink.Limits{}) && g.sandbox == "" {
 		return &b
 	}
 	// Of strings and numbers alone, so it cannot fail; maps are written in order.
-	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.attributes, g.limits, g.sandbox})
+	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.limits, g.sandbox})
 	sum := sha256.Sum256(text)
 	b.key, b.namedAt = hex.EncodeToString(sum[:]), at
 	return &b
 }
 
 // givenBy returns what a manifest gives its elements; what is one element's own, ownOf adds.
-func givenBy(m *manifest.Manifest, attributes map[string]string) given {
-	return given{attributes: attributes, sandbox: Sandbox(m.Sandbox), limits: pluginlink.Limits{
+func givenBy(m *manifest.Manifest) given {
+	return given{sandbox: Sandbox(m.Sandbox), limits: pluginlink.Limits{
 		CPUs: m.Limits.CPUs, MemorySoft: int64(m.Limits.MemorySoft), Files: uint64(m.Limits.Files), Core: int64(m.Limits.Core),
 	}}
 }

@@ -55,15 +55,16 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	} else if d.GetExclusive() {
 		return nil, errExclusive // nothing of the element's has been started yet
 	}
-	warnings, err := e.configure(ctx, p, d, b)
+	told, err := e.configure(ctx, p, d, b)
 	if err != nil {
-		return nil, err
+		return nil, told.scrub.err(err)
 	}
 	if err := e.awaitHealthy(ctx, p); err != nil {
-		return nil, err
+		return nil, told.scrub.err(err)
 	}
 	g := newGeneration(e, d, e.h.o.Observer)
-	g.process, g.box, g.binary, g.sum, g.warnings = p, box, b, b.sum, slices.Concat(box.warnings(), warnings)
+	told.warnings = slices.Concat(box.warnings(), told.warnings)
+	g.process, g.box, g.binary, g.sum, g.told = p, box, b, b.sum, told
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
 		// Errors of this link are this instance's word; which element they are of says
@@ -148,24 +149,41 @@ func (e *element) openBinary(b *binary) (*os.File, error) {
 	return e.h.store.open(b.sum)
 }
 
-func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description, b *binary) ([]string, error) {
+// told is what a process was told as it started, and what it warned of.
+type told struct {
+	attributes Attributes
+	scrub      *scrubber // takes the sensitive ones out of what it says
+	warnings   []string
+}
+
+// configure tells an element what it is to know, which starts it. From then on it knows
+// what is not to be shown.
+func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description, b *binary) (t told, err error) {
 	own := e.slot // two of a directory may call themselves the same
 	if own == "" {
 		own = d.GetElement()
 	}
 	data := filepath.Join(e.h.priv.dir, "data", e.deployment, own)
 	if err := os.MkdirAll(data, 0o700); err != nil {
-		return nil, err
+		return t, err
+	}
+	t.attributes, t.warnings = attributesFor(d, b.attributes)
+	if t.scrub = t.attributes.scrubber(); t.scrub != nil {
+		p.Redact(t.scrub.text)
 	}
 	resp, err := p.Configure(ctx, &conduitv1.ConfigureRequest{
-		Deployment: e.deployment, Element: d.GetElement(), DataDir: data, Attributes: b.attributes,
+		Deployment: e.deployment, Element: d.GetElement(), DataDir: data,
+		Attributes: t.attributes.Values(), SensitiveAttributes: t.attributes.Sensitive(),
 		MaxMessage: uint64(e.h.o.MaxMessage), Memory: uint64(max(e.h.o.MemoryTotal, 0)), LinkMemory: uint64(max(e.h.o.LinkMemory, 0)),
 		MaxCalls: e.h.o.MaxCalls, Instance: e.h.instance,
 	})
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	return resp.GetWarnings(), nil
+	for _, w := range resp.GetWarnings() {
+		t.warnings = append(t.warnings, t.scrub.text(w))
+	}
+	return t, nil
 }
 
 // healthPause is between two looks at an element that is coming up.

@@ -59,6 +59,8 @@ type ElementStatus struct {
 	Warnings []string
 	// Path is the binary as deployed; Sum is the SHA-256 of what runs.
 	Path, Sum string
+	// Attributes are those that the process that serves was given.
+	Attributes []AttributeStatus
 	// Description is what it offers; nil until it has described itself. Shared:
 	// it must not be changed.
 	Description *conduitv1.Description

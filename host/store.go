@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -61,16 +62,14 @@ type binary struct {
 
 	given
 	key string // of sum and given; empty = sum, and nothing is given
+	// What its element is told beside its own defaults, and the digest of that.
+	attributes Attributes
+	told       string
 }
 
 // id tells a binary from one of other bytes, and from one whose process is given something
 // else: only another process is.
-func (b *binary) id() string {
-	if b.key != "" {
-		return b.key
-	}
-	return b.sum
-}
+func (b *binary) id() string { return cmp.Or(b.key, b.sum) + b.told }
 
 // install copies f's bytes. check sees the copy and the hash of its bytes before it
 // gets its name.

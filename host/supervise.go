@@ -307,7 +307,7 @@ func (e *element) watch(ctx context.Context, g *generation) (*generation, error)
 			p.ask()
 		case a := <-p.answers:
 			if why = p.take(a); why == nil {
-				e.healthy(g.process, a)
+				e.healthy(g.process, g.scrub.health(a))
 			}
 		case <-next:
 			n, _ := e.came(ctx)

@@ -8,6 +8,7 @@ import (
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // Judge admits an Invoke by its units as one link accounts for them: budget.Ledger
@@ -50,33 +51,42 @@ func (h *Host) Cordon(on bool) { h.o.Budget.Cordon(on) }
 // Cordoned reports whether the host gives no new units.
 func (h *Host) Cordoned() bool { return h.o.Budget.Snapshot().Cordoned }
 
-// claim serves the claim that an element makes.
-func (c elementCalls) claim(in *link.Incoming) {
+// ask answers what an element asks of its host.
+func (c elementCalls) ask(in *link.Incoming) {
 	// Found here, on the link's reader: its call cannot have ended yet.
 	parent, inCall := c.parent(in)
-	pluginlink.ServeHost(in, func(n int64) (pluginlink.Grant, *conduit.Error) {
-		if !c.g.enterClaim(inCall) {
-			return pluginlink.Grant{}, &conduit.Error{
-				Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Outcome: conduit.Refused, Op: "host.claim",
-				Message: "the element is being stopped; only its calls under way may claim",
-			}
-		}
-		b := c.h.o.Budget
-		claim := b.Claim
-		if parent.units != nil {
-			claim = parent.units.Claim
-		}
-		held, err := claim(n)
-		if err != nil {
-			c.g.leaveClaim()
-			return pluginlink.Grant{}, err
-		}
-		return pluginlink.Grant{
-			Available: b.Snapshot().Available,
-			Release: func() {
-				held.Release()
-				c.g.leaveClaim()
-			},
-		}, nil
+	pluginlink.ServeHost(in, pluginlink.HostAnswers{
+		Claim: func(n int64) (pluginlink.Grant, *conduit.Error) { return c.claim(n, parent, inCall) },
+		Attributes: func() *conduitv1.AttributesResponse {
+			return &conduitv1.AttributesResponse{Attributes: c.g.attributes.Values(), Sensitive: c.g.attributes.Sensitive()}
+		},
+		Events: &c.h.events.feed,
 	})
+}
+
+// claim grants a claim that is made in a call, if it is in one.
+func (c elementCalls) claim(n int64, parent caller, inCall bool) (pluginlink.Grant, *conduit.Error) {
+	if !c.g.enterClaim(inCall) {
+		return pluginlink.Grant{}, &conduit.Error{
+			Code: conduit.Unavailable, Reason: conduit.ReasonDraining, Outcome: conduit.Refused, Op: "host.claim",
+			Message: "the element is being stopped; only its calls under way may claim",
+		}
+	}
+	b := c.h.o.Budget
+	claim := b.Claim
+	if parent.units != nil {
+		claim = parent.units.Claim
+	}
+	held, err := claim(n)
+	if err != nil {
+		c.g.leaveClaim()
+		return pluginlink.Grant{}, err
+	}
+	return pluginlink.Grant{
+		Available: b.Snapshot().Available,
+		Release: func() {
+			held.Release()
+			c.g.leaveClaim()
+		},
+	}, nil
 }

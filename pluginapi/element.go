@@ -21,6 +21,8 @@ type Element struct {
 	Version string
 	// Services hold what can be called.
 	Services []*Service
+	// Attributes declare what the element reads of its configuration.
+	Attributes []Attribute
 
 	// Configure checks what the deployment says, before anything is started.
 	// Warnings are shown to the operator; an error keeps the element from
@@ -47,12 +49,15 @@ type Configuration struct {
 	Deployment string
 	Element    string
 	// Instance is the InstanceID of the host.
-	Instance   string
+	Instance string
+	// Attributes are those of [Host.Attributes], the element's own defaults included.
 	Attributes map[string]string
 	// DataDir is a directory of the element's own, kept over restarts.
 	DataDir string
 	// MaxMessage is the size of the largest message in bytes.
 	MaxMessage int64
+
+	sensitive map[string]bool // by the names of attributes
 }
 
 // HealthState is how an element is. The zero value is healthy.
@@ -108,6 +113,7 @@ func (e Element) Check() error {
 		seen[s.key] = true
 		mistakes = append(mistakes, s.mistakes...)
 	}
+	mistakes = append(mistakes, checkAttributes(e.Attributes)...)
 	if mistakes == nil {
 		return nil
 	}
@@ -129,6 +135,9 @@ func (e Element) describe() *conduitv1.Description {
 			sd.Methods = append(sd.Methods, m.describe())
 		}
 		d.Services = append(d.Services, sd)
+	}
+	for _, a := range e.Attributes {
+		d.Attributes = append(d.Attributes, a.describe())
 	}
 	return d
 }

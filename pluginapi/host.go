@@ -3,7 +3,6 @@ package pluginapi
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"sync/atomic"
 
 	"github.com/elemental-conduit/conduit"
@@ -21,6 +20,8 @@ type host struct {
 	log  *slog.Logger
 	conn atomic.Pointer[link.Conn]
 	conf atomic.Pointer[Configuration]
+
+	subscriptions subscriptions
 }
 
 // HostFrom returns the host of the element whose handler has ctx; the zero Host
@@ -51,22 +52,6 @@ func (h Host) At(addr string) conduit.Invoker {
 	return &target{host: h.h, addr: a, route: link.NewRoute(a)}
 }
 
-// Attributes returns a copy of the deployment's attributes.
-func (h Host) Attributes() map[string]string {
-	if c := h.configuration(); c != nil {
-		return maps.Clone(c.Attributes)
-	}
-	return nil
-}
-
-// Attribute returns one of the deployment's attributes, or "".
-func (h Host) Attribute(key string) string {
-	if c := h.configuration(); c != nil {
-		return c.Attributes[key]
-	}
-	return ""
-}
-
 // DataDir returns a directory of the element's own that is kept over restarts.
 func (h Host) DataDir() string {
 	if c := h.configuration(); c != nil {
@@ -88,23 +73,6 @@ func (h Host) configuration() *Configuration {
 		return nil
 	}
 	return h.h.conf.Load()
-}
-
-// Event tells of a change to the deployments of the element's instance.
-type Event struct {
-	// Name is deployment_loaded, deployment_unloaded, element_loaded, or resync.
-	Name       string
-	Deployment string
-	Element    string
-	Sequence   uint64
-	Generation uint64
-}
-
-// Subscribe asks for an event: first the present state, then changes, on one
-// goroutine. This version of the fabric has no events: it always fails with code
-// Unimplemented.
-func (h Host) Subscribe(string, func(Event)) error {
-	return Errorf(Unimplemented, "this version of the host has no events")
 }
 
 // link returns the link to the host, for a call that is made in c, if it is not nil.

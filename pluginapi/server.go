@@ -48,7 +48,10 @@ func (s *server) Describe() *conduitv1.Description { return s.element.describe()
 func (s *server) Handler() link.Handler { return s.mux }
 
 // Linked takes the link over which the element calls.
-func (s *server) Linked(c *link.Conn) { s.host.conn.Store(c) }
+func (s *server) Linked(c *link.Conn) {
+	s.host.conn.Store(c)
+	s.host.subscriptions.linked(c)
+}
 
 // Configure hands the deployment's configuration to the element and starts it.
 func (s *server) Configure(ctx context.Context, in *conduitv1.ConfigureRequest) (*conduitv1.ConfigureResponse, error) {
@@ -65,6 +68,10 @@ func (s *server) Configure(ctx context.Context, in *conduitv1.ConfigureRequest) 
 		Attributes: in.GetAttributes(),
 		DataDir:    in.GetDataDir(),
 		MaxMessage: int64(min(in.GetMaxMessage(), 1<<62)), //nolint:gosec // cut to size
+		sensitive:  map[string]bool{},
+	}
+	for _, name := range in.GetSensitiveAttributes() {
+		conf.sensitive[name] = true
 	}
 	s.host.conf.Store(&conf)
 

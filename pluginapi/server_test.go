@@ -112,7 +112,7 @@ func TestZeroHost(t *testing.T) {
 	if _, err := h.Claim(t.Context(), 1); !errors.Is(err, &Error{Code: FailedPrecondition}) {
 		t.Errorf("Claim: %v", err)
 	}
-	if err := h.Subscribe("element_loaded", func(Event) {}); !errors.Is(err, &Error{Code: Unimplemented}) {
+	if _, err := h.Subscribe(EventElementLoaded, func(Event) {}); !errors.Is(err, &Error{Code: FailedPrecondition}) {
 		t.Errorf("Subscribe: %v", err)
 	}
 }

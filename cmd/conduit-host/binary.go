@@ -35,6 +35,7 @@ type binaryDescription struct {
 	Exclusive  bool                 `json:"exclusive,omitempty"`
 	MaxMessage uint64               `json:"max_message,omitempty"`
 	Services   []serviceDescription `json:"services"`
+	Attributes []attributeRow       `json:"attributes,omitempty"`
 }
 
 func (a *app) describeFile(ctx context.Context, file string) error {
@@ -44,7 +45,7 @@ func (a *app) describeFile(ctx context.Context, file string) error {
 	}
 	v := binaryDescription{
 		File: file, Element: d.GetElement(), Version: d.GetVersion(), API: d.GetApi(), Exclusive: d.GetExclusive(), MaxMessage: d.GetMaxMessage(),
-		Services: []serviceDescription{},
+		Services: []serviceDescription{}, Attributes: attributeRowsOf(d),
 	}
 	for _, s := range d.GetServices() {
 		v.Services = append(v.Services, serviceDescriptionOf(s))
@@ -63,6 +64,10 @@ func binaryTable(w io.Writer, v *binaryDescription) {
 		valueLine(w, "service", s.Service)
 		fmt.Fprintln(w)
 		methodTable(w, s.Methods)
+	}
+	if len(v.Attributes) > 0 {
+		fmt.Fprintln(w)
+		attributeTable(w, v.Attributes)
 	}
 }
 

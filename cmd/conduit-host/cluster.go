@@ -136,8 +136,16 @@ func (i *instance) reload(c *config.Config) {
 		i.log.Error("reload: discovery.static is left as it was", "error", err)
 		return
 	}
+	attributes, err := instanceAttributes(c)
+	if err == nil {
+		err = i.host.setAttributes(attributes)
+	}
+	if err != nil {
+		i.log.Error("reload: the attributes of elements are left as they were", "error", err)
+	}
+	reloaded := []string{"discovery.static", "host.attributes", "host.attributes_file"}
 	for _, v := range c.Values() {
-		if old := i.c.Value(v.Key.Name); v.Text != old.Text && v.Key.Name != "discovery.static" {
+		if old := i.c.Value(v.Key.Name); v.Text != old.Text && !slices.Contains(reloaded, v.Key.Name) {
 			i.log.Warn("reload: this key takes effect at the next start only", "key", v.Key.Name, "now", old.Text, "then", v.Text)
 		}
 	}

@@ -29,12 +29,12 @@ func (a *app) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		Short:   "Says what is wrong with the configuration",
-		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory alone.",
+		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory and the attributes file alone.",
 		Example: "  conduit-host config check --config conduit.yaml",
 		Args:    takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			c, err := a.loadConfig()
-			if err := withDeployments(c, err); err != nil {
+			if err := withAttributes(c, withDeployments(c, err)); err != nil {
 				return err
 			}
 			v := struct {
@@ -60,6 +60,22 @@ func withDeployments(c *config.Config, err error) error {
 	if why == nil {
 		return err
 	}
+	return withProblem(c, err, key, why)
+}
+
+// withAttributes adds that the attributes file cannot be used.
+func withAttributes(c *config.Config, err error) error {
+	const key = "host.attributes_file"
+	if c.String(key) == "" {
+		return err
+	}
+	if _, why := instanceAttributes(c); why != nil {
+		return withProblem(c, err, key, why)
+	}
+	return err
+}
+
+func withProblem(c *config.Config, err error, key string, why error) error {
 	e, ok := errors.AsType[*config.Error](err)
 	if !ok {
 		e = &config.Error{}

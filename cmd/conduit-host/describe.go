@@ -52,6 +52,8 @@ type serviceDescription struct {
 	Sandbox    string      `json:"sandbox,omitempty"`
 	Service    string      `json:"service"`
 	Methods    []methodRow `json:"methods"`
+	// Attributes are those that its element was given, for operators.
+	Attributes []attributeRow `json:"attributes,omitempty"`
 }
 
 func serviceDescriptionOf(s *conduitv1.ServiceDescription) serviceDescription {
@@ -96,6 +98,10 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 	}
 	fmt.Fprintln(w)
 	methodTable(w, d.Methods)
+	if len(d.Attributes) > 0 {
+		fmt.Fprintln(w)
+		givenTable(w, d.Attributes)
+	}
 }
 
 // instanceOf is the instance of an address, as the address of another service of
@@ -140,6 +146,7 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(d.GetName(), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
 					out.Element, out.Version, out.State = e.GetName(), e.GetVersion(), e.GetState()
 					out.Sandbox = e.GetSandbox()
+					out.Attributes = attributeRowsGiven(e)
 					return out, nil
 				}
 			}

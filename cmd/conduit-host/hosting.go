@@ -37,6 +37,8 @@ type hosting interface {
 	unready() []string
 	// notes says which elements were given up.
 	notes() []string
+	// setAttributes gives other attributes to everything that is deployed.
+	setAttributes(a host.Attributes) error
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }
@@ -48,6 +50,11 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 		return nil
 	}
 	o := hostOptions(i.c)
+	attributes, err := instanceAttributes(i.c)
+	if err != nil {
+		return err
+	}
+	o.Attributes = attributes
 	o.Dir, o.Instance, o.Log, o.Memory = dir, i.id, i.log, i.memory
 	o.Builtin = i.builtins.Door(builtin.Plugin, nil)
 	o.FromPlugin = i.fromPlugin
@@ -90,6 +97,23 @@ func hostOptions(c *config.Config) host.Options {
 		LinkMemory:   c.Size("cluster.link_memory"),
 		ScanInterval: c.Duration("host.rescan"),
 	}
+}
+
+// instanceAttributes reads what all elements are told. The error names the key, and no
+// value.
+func instanceAttributes(c *config.Config) (host.Attributes, error) {
+	all := host.NewAttributes(host.FromInstance, false, c.Map("host.attributes"))
+	if path := c.String("host.attributes_file"); path != "" {
+		secrets, err := host.ReadAttributes(path)
+		if err != nil {
+			return nil, configf("host.attributes_file: %v", err)
+		}
+		all = host.MergeAttributes(all, host.NewAttributes(host.FromInstance, true, secrets))
+	}
+	if err := all.Check(); err != nil {
+		return nil, configf("host.attributes: %v", err)
+	}
+	return all, nil
 }
 
 // plugins is a host of plugins.
@@ -142,6 +166,8 @@ func (p plugins) notes() (notes []string) {
 	return notes
 }
 
+func (p plugins) setAttributes(a host.Attributes) error { return p.SetAttributes(a) }
+
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
 // nothing hosts no deployments.
@@ -172,5 +198,7 @@ func (nothing) ready() <-chan struct{} {
 func (nothing) unready() []string { return nil }
 
 func (nothing) notes() []string { return nil }
+
+func (nothing) setAttributes(host.Attributes) error { return nil }
 
 func (nothing) stop(context.Context) {}

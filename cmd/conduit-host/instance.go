@@ -99,6 +99,9 @@ func (i *instance) start(ctx context.Context) error {
 		if err := checkDeployments(dir); err != nil {
 			return err
 		}
+		if _, err := instanceAttributes(i.c); err != nil {
+			return err // before anybody is let in
+		}
 	} else if !i.c.IsSet("host.deployments") {
 		i.log.Warn("no deployments directory: this instance hosts nothing; name one with --host-deployments, or make ./deployments")
 	}

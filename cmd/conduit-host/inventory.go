@@ -50,6 +50,9 @@ func elementInfo(e host.ElementStatus, now time.Time) *conduitv1.ElementInfo {
 	if !e.LastExit.At.IsZero() {
 		info.LastExit = utf8Text(e.LastExit.String())
 	}
+	for _, a := range e.Attributes {
+		info.Attributes = append(info.Attributes, &conduitv1.AttributeInfo{Name: a.Name, Value: utf8Text(a.Value), Sensitive: a.Sensitive, Source: a.Source})
+	}
 	for _, line := range e.Stderr {
 		info.Stderr = append(info.Stderr, utf8Text(line))
 	}
@@ -75,8 +78,8 @@ func fit(x *conduitv1.ElementInfo, size int) int {
 	if size+n <= maxInventory {
 		return size + n
 	}
-	x.Services, x.Stderr = nil, nil
-	x.Reason = strings.TrimPrefix(x.GetReason()+"; ", "; ") + "its services and its stderr are left out: the list would be too large to send"
+	x.Services, x.Stderr, x.Attributes = nil, nil, nil
+	x.Reason = strings.TrimPrefix(x.GetReason()+"; ", "; ") + "its services, its stderr and its attributes are left out: the list would be too large to send"
 	return size + proto.Size(x)
 }
 

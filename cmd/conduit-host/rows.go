@@ -10,6 +10,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/host"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -106,13 +107,72 @@ type elementRow struct {
 	Claims     uint64   `json:"claims,omitempty"` // of units, by count
 	LastExit   string   `json:"last_exit,omitempty"`
 	Stderr     []string `json:"stderr,omitempty"`
-	File       string   `json:"file,omitempty"`
-	Sandbox    string   `json:"sandbox,omitempty"` // what is in force
+	// Attributes are those that its process was given.
+	Attributes []attributeRow `json:"attributes,omitempty"`
+	File       string         `json:"file,omitempty"`
+	Sandbox    string         `json:"sandbox,omitempty"` // what is in force
+}
+
+// attributeRow is an attribute; of a sensitive one there is no value.
+type attributeRow struct {
+	Name        string `json:"name"`
+	Value       string `json:"value,omitempty"`
+	Sensitive   bool   `json:"sensitive,omitempty"`
+	Source      string `json:"source,omitempty"`
+	Default     string `json:"default,omitempty"`
+	Required    bool   `json:"required,omitempty"`
+	Description string `json:"description,omitempty"`
+}
+
+// attributeRowsOf are the attributes that an element declares.
+func attributeRowsOf(d *conduitv1.Description) (rows []attributeRow) {
+	for _, a := range d.GetAttributes() {
+		r := attributeRow{Name: a.GetName(), Default: a.GetDefault(), Sensitive: a.GetSensitive(), Required: a.GetRequired(), Description: a.GetDescription()}
+		if r.Sensitive && r.Default != "" {
+			r.Default = host.Redacted // a host refuses such an element
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// attributeRowsGiven are the attributes that an element was given.
+func attributeRowsGiven(e *conduitv1.ElementInfo) (rows []attributeRow) {
+	for _, a := range e.GetAttributes() {
+		rows = append(rows, attributeRow{Name: a.GetName(), Value: a.GetValue(), Sensitive: a.GetSensitive(), Source: a.GetSource()})
+	}
+	return rows
+}
+
+func givenTable(w io.Writer, rows []attributeRow) {
+	tableLine(w, "ATTRIBUTE", "VALUE", "FROM")
+	for _, r := range rows {
+		value := r.Value
+		if r.Sensitive {
+			value = host.Redacted
+		}
+		tableLine(w, r.Name, value, r.Source)
+	}
+}
+
+func attributeTable(w io.Writer, rows []attributeRow) {
+	tableLine(w, "ATTRIBUTE", "DEFAULT", "NOTES", "WHAT IT IS FOR")
+	for _, r := range rows {
+		var notes []string
+		if r.Required {
+			notes = append(notes, "required")
+		}
+		if r.Sensitive {
+			notes = append(notes, "sensitive")
+		}
+		tableLine(w, r.Name, r.Default, strings.Join(notes, ", "), r.Description)
+	}
 }
 
 func elementRowOf(instance, deployment string, e *conduitv1.ElementInfo) elementRow {
 	return elementRow{
-		Instance: instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
+		Attributes: attributeRowsGiven(e),
+		Instance:   instance, Deployment: deployment, Element: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMS: e.GetSinceMillis(),
 		Reason: e.GetReason(), Generation: e.GetGeneration(), Restarts: e.GetRestarts(), Pid: e.GetPid(), InFlight: e.GetInFlight(),
 		Claims: e.GetClaims(), LastExit: e.GetLastExit(), Stderr: e.GetStderr(), File: e.GetFile(),
 		Sandbox: e.GetSandbox(),

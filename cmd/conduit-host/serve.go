@@ -30,7 +30,7 @@ printed on standard error and logged.
 SIGTERM, Ctrl-C or conduit-host drain drains: /readyz says 503, no new call is
 taken, those under way finish within drain.timeout, then plugins and listeners stop.
 A second signal cuts that short. SIGHUP reads the configuration again and takes
-over discovery.static.
+over discovery.static, host.attributes and host.attributes_file.
 
 Every key of the configuration is a flag, an environment variable and an entry of
 the file; see docs/configuration.md, and conduit-host config explain.

@@ -22,7 +22,7 @@ import (
 //	                       ports, which are free ones; CLUSTER is its endpoint if it
 //	                       has one
 //	eventually ARGS        runs the program again and again until it succeeds
-//	signal NAME SIGNAL     sends term or kill
+//	signal NAME SIGNAL     sends term, kill or hup
 //	ended NAME STATUS      waits for its end
 //	notold NAME FILE       the instance's log does not hold what the file does
 //	exclusive FILE...      nobody but this user can do anything with the files
@@ -145,7 +145,7 @@ func theInstance(ts *testscript.TestScript, name string) *storyInstance {
 }
 
 func signalInstance(ts *testscript.TestScript, _ bool, args []string) {
-	s := map[string]os.Signal{"term": syscall.SIGTERM, "kill": syscall.SIGKILL}[args[1]]
+	s := map[string]os.Signal{"term": syscall.SIGTERM, "kill": syscall.SIGKILL, "hup": syscall.SIGHUP}[args[1]]
 	ts.Check(theInstance(ts, args[0]).cmd.Process.Signal(s))
 }
 

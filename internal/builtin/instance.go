@@ -91,6 +91,7 @@ func digest(deployments []*conduitv1.DeploymentInfo) []byte {
 func restrict(d *conduitv1.DeploymentInfo, level conduit.Level) {
 	for _, e := range d.GetElements() {
 		e.Reason, e.LastExit, e.Stderr, e.File, e.Pid = "", "", nil, "", 0
+		e.Attributes = nil
 		e.Services = callable(e.GetServices(), level)
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -72,6 +73,20 @@ func isLoopback(host string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback()
+}
+
+// checkAttributes holds names to what an attribute can be called.
+func checkAttributes(v Value) string {
+	attributes, ok := v.parsed.(map[string]string)
+	if !ok {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ',' || r == '\\' }) || len(name) > 256 {
+			return fmt.Sprintf("has an attribute %q; a name has at most 256 bytes, and no space, comma, '\\' or control character", name)
+		}
+	}
+	return ""
 }
 
 func checkOrigins(v Value) string {

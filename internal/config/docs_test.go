@@ -54,6 +54,7 @@ The same in all three places:
 | duration | a number and its unit: ` + "`500ms`, `30s`, `1m30s`, `48h`" + ` | no unit (` + "`30`" + `), a space, a sign, less than the key takes |
 | size | a number of ` + "`KiB`, `MiB` or `GiB`: `10MiB`, `1.5GiB`" + ` | no unit, ` + "`MB` and `M`" + ` (they mean different things to different people), zero |
 | list | entries separated by commas; as a flag also repeated, in the file also a YAML list | an empty entry |
+| map | ` + "`name=value`" + ` separated by commas, with ` + "`\\,`" + ` for a comma in a value and ` + "`\\\\`" + ` for a backslash; as a flag also repeated; in the file a YAML mapping, as it is | an entry without ` + "`=`" + `, a name twice |
 | bool | ` + "`true` or `false`; `--flag` alone is `true`" + ` | ` + "`yes`, `on`, `1`" + ` |
 | int | decimal digits | |
 | enum | one of the words shown | |
@@ -111,6 +112,8 @@ func (k *Key) docDefault() string {
 		return k.Computed
 	case k.Default == "" && k.Kind == List:
 		return "`[]`"
+	case k.Default == "" && k.Kind == Map:
+		return "`{}`"
 	case k.Default == "":
 		return "none"
 	default:

@@ -152,11 +152,34 @@ func (r *fileReader) value(k, v *yaml.Node, path string) {
 			items = append(items, item.Value)
 		}
 		r.set(path, strings.Join(items, ","), k)
+	case v.Kind == yaml.MappingNode && r.kind(path) == Map:
+		r.mapping(k, v, path)
 	case v.Kind == yaml.SequenceNode:
 		r.report(v, path, "takes one value, not a list")
 	default:
 		r.report(v, path, "takes a value, not a group of keys")
 	}
+}
+
+// mapping reads names and their values.
+func (r *fileReader) mapping(k, v *yaml.Node, path string) {
+	var names, values []string
+	for i := 0; i+1 < len(v.Content); i += 2 {
+		name, value := v.Content[i], v.Content[i+1]
+		switch {
+		case name.Kind != yaml.ScalarNode || name.Value == "<<":
+			r.report(name, path, "a name must be plain text")
+			return
+		case strings.Contains(name.Value, "="):
+			r.report(name, path, "the name %q has a '=' in it", name.Value)
+			return
+		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
+			r.report(value, path, "the value of %s must be plain text; write \"\" for an empty one", name.Value)
+			return
+		}
+		names, values = append(names, name.Value), append(values, value.Value)
+	}
+	r.set(path, mapText(names, values), k)
 }
 
 func (r *fileReader) set(path, value string, at *yaml.Node) {

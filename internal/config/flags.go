@@ -81,6 +81,8 @@ func (v *flagValue) Type() string {
 		return "bool"
 	case List:
 		return "list"
+	case Map:
+		return "name=value"
 	case Enum:
 		return "string"
 	default:
@@ -88,10 +90,10 @@ func (v *flagValue) Type() string {
 	}
 }
 
-// Set keeps the text. A list may be given in pieces; of anything else the last
-// one counts.
+// Set keeps the text. A list or a map may be given in pieces; of anything else the
+// last one counts.
 func (v *flagValue) Set(s string) error {
-	if v.kind == List && v.set && v.text != "" {
+	if (v.kind == List || v.kind == Map) && v.set && v.text != "" {
 		s = v.text + "," + s
 	}
 	v.text, v.set = s, true

@@ -16,6 +16,7 @@ const (
 	Duration      // a number with its unit, such as 1m30s
 	Size          // a number of KiB, MiB or GiB, such as 10MiB
 	List          // texts; separated by commas outside of the file
+	Map           // name=value; separated by commas outside of the file
 	Enum          // one of Key.Enum
 )
 
@@ -32,6 +33,8 @@ func (k Kind) String() string {
 		return "size"
 	case List:
 		return "list"
+	case Map:
+		return "map"
 	case Enum:
 		return "enum"
 	default:
@@ -94,6 +97,8 @@ func (k *Key) example() string {
 		return "1"
 	case Bool:
 		return "true"
+	case Map:
+		return "name=value"
 	default:
 		return ""
 	}

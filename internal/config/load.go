@@ -236,6 +236,9 @@ func (c *Config) Duration(name string) time.Duration { return get[time.Duration]
 // List returns the value of a List key.
 func (c *Config) List(name string) []string { return get[[]string](c, name) }
 
+// Map returns the value of a Map key, which must not be changed.
+func (c *Config) Map(name string) map[string]string { return get[map[string]string](c, name) }
+
 func get[T any](c *Config, name string) T {
 	v := c.Value(name)
 	t, ok := v.parsed.(T)

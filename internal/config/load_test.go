@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -281,6 +282,43 @@ func TestLists(t *testing.T) {
 }
 
 // Strictness of the file: CLI-05 and what YAML can be abused for.
+func TestMaps(t *testing.T) {
+	want := map[string]string{"motto": "one, two", "path": `c:\x`, "empty": "", "eq": "a=b", "a.b": "5"}
+	for what, c := range map[string]func() (*Config, []Problem){
+		"file": func() (*Config, []Problem) {
+			return load(t, "mode: worker\nauth.mode: disabled\nhost:\n  attributes:\n    motto: one, two\n    path: 'c:\\x'\n    empty: \"\"\n    eq: a=b\n    a.b: 5\n", nil, nil)
+		},
+		"environment": func() (*Config, []Problem) {
+			return load(t, "", []string{`CONDUIT_CFG_HOST_ATTRIBUTES=motto=one\, two,path=c:\\x, empty=,eq=a=b,a.b=5`}, valid)
+		},
+		"flags": func() (*Config, []Problem) {
+			return load(t, "", nil, append(slices.Clone(valid), `--host-attributes=motto=one\, two,path=c:\\x`, "--host-attributes", "empty=", "--host-attributes=eq=a=b,a.b=5"))
+		},
+	} {
+		if got, problems := c(); problems != nil || !maps.Equal(got.Map("host.attributes"), want) {
+			t.Errorf("%s: %q, %v", what, got.Map("host.attributes"), problems)
+		}
+	}
+	if c, _ := load(t, "", nil, valid); len(c.Map("host.attributes")) != 0 {
+		t.Errorf("the default is %v", c.Map("host.attributes"))
+	}
+	for text, want := range map[string]string{
+		"motto": "not name=value", "=x": "not name=value", "a=1,a=2": "twice", "a=1,": "ends with a comma", `a=\n`: "before something else",
+		"a b=1": "no space", `a=1\`: "before something else",
+	} {
+		if _, problems := load(t, "", nil, append(slices.Clone(valid), "--host-attributes="+text)); len(problems) != 1 || !strings.Contains(problems[0].Message, want) {
+			t.Errorf("%q: %v, want %q", text, problems, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"{a: [1]}": "plain text", "[a=1]": "takes one value", "{a: }": "plain text", "{a=b: 1}": "'='",
+	} {
+		if _, problems := load(t, "mode: worker\nhost:\n  attributes: "+text+"\n", nil, nil); len(problems) != 1 || !strings.Contains(problems[0].Message, want) || problems[0].Where != "conduit.yaml:3" {
+			t.Errorf("%s: %v, want %q", text, problems, want)
+		}
+	}
+}
+
 func TestFile(t *testing.T) {
 	for _, tc := range []struct {
 		name, file string

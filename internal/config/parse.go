@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,8 @@ func (k *Key) parse(text string) (parsed any, why string) {
 		return k.parseSize(text)
 	case List:
 		return parseList(text)
+	case Map:
+		return parseMap(text)
 	case Enum:
 		if slices.Contains(k.Enum, text) {
 			return text, ""
@@ -90,6 +93,53 @@ func parseList(text string) (any, string) {
 		}
 	}
 	return items, ""
+}
+
+// parseMap reads name=value,name=value. A comma that belongs to a value has a backslash
+// before it, and a backslash another one.
+func parseMap(text string) (any, string) {
+	const example = `; write name=value, separated by commas, and \, for a comma in a value`
+	values := map[string]string{}
+	for text != "" {
+		var entry strings.Builder
+		i := 0
+		for ; i < len(text) && text[i] != ','; i++ {
+			if text[i] == '\\' {
+				if i++; i == len(text) || text[i] != ',' && text[i] != '\\' {
+					return nil, `has a '\' before something else than a comma or another '\'` + example
+				}
+			}
+			entry.WriteByte(text[i])
+		}
+		if i == len(text)-1 {
+			return nil, "ends with a comma" + example
+		}
+		text = strings.TrimPrefix(text[i:], ",")
+		name, value, ok := strings.Cut(entry.String(), "=")
+		name = strings.TrimSpace(name)
+		_, twice := values[name]
+		switch {
+		case !ok || name == "":
+			return nil, "has an entry that is not name=value" + example
+		case twice:
+			return nil, fmt.Sprintf("has %q twice", name)
+		}
+		values[name] = value
+	}
+	return values, ""
+}
+
+// mapText writes a map as parseMap reads it.
+func mapText(names, values []string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `,`, `\,`)
+	var b strings.Builder
+	for i, name := range names {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(escape.Replace(name + "=" + values[i]))
+	}
+	return b.String()
 }
 
 // number is the value of an Int, a Duration or a Size, for comparing.

@@ -35,9 +35,9 @@ func Parse(path string, text []byte) (*Manifest, error) {
 }
 
 // ParseAttributes reads the text of an attributes_file: a mapping of names to values, as
-// the key attributes has. The error is an [*Error].
+// the key attributes has. The error is an [*Error], and shows no value.
 func ParseAttributes(path string, text []byte) (map[string]string, error) {
-	d := &decoder{path: path, lines: map[string]int{}}
+	d := &decoder{path: path, lines: map[string]int{}, secret: true}
 	attributes := map[string]string{}
 	if root := d.document(text, "an attributes_file"); root != nil {
 		d.mapping(root, reflect.ValueOf(&attributes).Elem(), "")
@@ -55,6 +55,7 @@ type decoder struct {
 	path     string
 	lines    map[string]int
 	problems []Problem
+	secret   bool // nothing of the text but its keys may be shown
 }
 
 func (d *decoder) err() error {
@@ -116,6 +117,14 @@ func (d *decoder) document(text []byte, what string) *yaml.Node {
 }
 
 func (d *decoder) notYAML(err error) {
+	if d.secret { // the parser's own words may quote what it could not read
+		line := 0
+		if e, ok := errors.AsType[*yaml.LoadError](err); ok {
+			line = e.Mark.Line
+		}
+		d.report(line, "", "it is not YAML; write `name: value` on each line, with quotes around a value that has special characters")
+		return
+	}
 	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
 		d.report(e.Mark.Line, "", "it is not YAML: %s", e.Message)
 		return

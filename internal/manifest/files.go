@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,25 +98,16 @@ func Within(dir, path string) (string, error) {
 	return target, nil
 }
 
-// AllAttributes returns the attributes that an element gets: those of attributes_file, and
-// over them those that stand in the manifest. The file is read anew each time; it may hold
-// secrets, so others than its owner must not be able to read it. The error is an [*Error].
-func (m *Manifest) AllAttributes(dir string, unsafe bool) (map[string]string, error) {
-	all := map[string]string{}
-	if m.AttributesFile != "" {
-		var err error
-		if all, err = m.attributesOf(dir, unsafe); err != nil {
-			return nil, err
-		}
-	}
-	maps.Copy(all, m.Attributes)
-	return all, nil
-}
-
-func (m *Manifest) attributesOf(dir string, unsafe bool) (map[string]string, error) {
+// FileAttributes returns the attributes of attributes_file, which is in dir, none if it is
+// not named. They are secrets: dir and the file must be nobody else's to read, unless
+// unsafe. The file is read anew each time. The error is an [*Error].
+func (m *Manifest) FileAttributes(dir string, unsafe bool) (map[string]string, error) {
 	const key = "attributes_file"
 	refuse := func(format string, args ...any) error {
 		return &Error{[]Problem{{Path: m.path, Line: m.lines[key], Key: key, Message: fmt.Sprintf(format, args...)}}}
+	}
+	if m.AttributesFile == "" {
+		return map[string]string{}, nil
 	}
 	if _, err := Within(dir, m.AttributesFile); err != nil {
 		return nil, refuse("%s %s", m.AttributesFile, missing(err))
@@ -207,7 +197,7 @@ func CheckDir(dir string, unsafe bool) []Problem {
 			problems = append(problems, Problem{Path: m.path, Line: m.lines[key], Key: key, Message: e.Path + " " + missing(err)})
 		}
 	}
-	if _, err := m.AllAttributes(dir, unsafe); err != nil {
+	if _, err := m.FileAttributes(dir, unsafe); err != nil {
 		problems = append(problems, problemsOf(err)...)
 	}
 	return problems

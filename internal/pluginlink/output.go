@@ -26,6 +26,7 @@ const (
 type output struct {
 	log     hclog.Logger
 	element atomic.Pointer[string] // what it calls itself; nil until it has said so
+	redact  atomic.Pointer[func(string) string]
 
 	mu      sync.Mutex
 	tail    []string
@@ -48,6 +49,14 @@ func (o *output) elementName() string {
 		return *name
 	}
 	return ""
+}
+
+// clear takes out of a line what must not be shown.
+func (o *output) clear(line []byte) []byte {
+	if f := o.redact.Load(); f != nil {
+		return []byte((*f)(string(line)))
+	}
+	return line
 }
 
 // Tail returns the last lines of stderr, oldest first.
@@ -115,6 +124,7 @@ func (o *output) line(source string, line []byte, cut int) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return
 	}
+	line = o.clear(line)
 	o.write(source, cut, func() record {
 		if cut == 0 {
 			if r, ok := parseRecord(line); ok {
@@ -155,6 +165,7 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 			flush() // it was quiet for a while, or it is the end: then the next read says so again
 			continue
 		}
+		line = o.clear(line)
 		o.remember(line)
 		_, isRecord := parseRecord(line)
 		switch {

@@ -162,6 +162,10 @@ func (p *Process) Pid() int { return p.child.Pid() }
 // Stderr returns the last lines that it wrote to stderr, oldest first.
 func (p *Process) Stderr() []string { return p.child.out.Tail() }
 
+// Redact has text go over each line that the process writes from now on, before it is
+// logged or kept: it takes out what must not be shown. It may be called concurrently.
+func (p *Process) Redact(text func(string) string) { p.child.out.redact.Store(&text) }
+
 // LostLines returns how many lines of its log were dropped for being too many.
 func (p *Process) LostLines() uint64 { return p.child.out.Lost() }
 

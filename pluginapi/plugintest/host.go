@@ -32,6 +32,7 @@ type host struct {
 	log      *slog.Logger
 	front    *link.Conn
 	budget   *budget.Budget
+	events   events
 
 	mu      sync.Mutex
 	plugins []*plugin
@@ -55,6 +56,7 @@ type plugin struct {
 	element    string
 	serving    pluginlink.Plugin
 	near, far  *link.Conn
+	attributes *conduitv1.AttributesResponse
 	units      map[string]uint32 // what a call costs, by service and method
 	tags       map[uint64]uint64 // from the id of a running call to its tag; guarded by h.mu
 }
@@ -63,7 +65,7 @@ type plugin struct {
 func costOf(service, method string) string { return service + "/" + method }
 
 // run starts an element; the test fails if it does not.
-func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, attributes map[string]string, dataDir string) {
+func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, given settings) {
 	tb.Helper()
 	serving, err := pluginapi.Serving(e, h.log.With(slog.String("element", e.Name)))
 	if err != nil {
@@ -92,20 +94,24 @@ func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, attrib
 		tb.Fatalf("plugintest: the link to element %s: %v", e.Name, err)
 	}
 	serving.Linked(p.far)
-	answer, err := serving.Configure(ctx, &conduitv1.ConfigureRequest{
+	in := &conduitv1.ConfigureRequest{
 		Deployment: deployment,
 		Element:    e.Name,
-		Attributes: maps.Clone(attributes),
-		DataDir:    dataDir,
+		DataDir:    given.dataDir,
 		MaxMessage: link.DefaultMaxMessage,
 		Instance:   h.instance.String(),
-	})
+	}
+	in.Attributes, in.SensitiveAttributes = attributesOf(serving.Describe(), given)
+	p.attributes = &conduitv1.AttributesResponse{Attributes: maps.Clone(in.GetAttributes()), Sensitive: in.GetSensitiveAttributes()}
+	answer, err := serving.Configure(ctx, in)
 	if err != nil {
 		tb.Fatalf("plugintest: element %s does not start: %v", e.Name, err)
 	}
 	for _, w := range answer.GetWarnings() {
 		tb.Logf("plugintest: element %s warns: %s", e.Name, w)
 	}
+	h.events.tell(pluginapi.Event{Name: pluginapi.EventElementLoaded, Deployment: deployment, Element: e.Name, Version: e.Version})
+	h.events.tell(pluginapi.Event{Name: pluginapi.EventDeploymentLoaded, Deployment: deployment})
 }
 
 // all returns the elements, the one that the test is about last.
@@ -227,7 +233,7 @@ func (p *plugin) Handle(in *link.Incoming) {
 	}
 	p.h.mu.Unlock()
 	if string(in.Invoke.Deployment) == address.BuiltinDeployment {
-		p.h.claim(in, units)
+		p.ask(in, units)
 		return
 	}
 	if in.Invoke.HasAs && in.Invoke.As.Kind == frame.AsSelf {
@@ -237,18 +243,22 @@ func (p *plugin) Handle(in *link.Incoming) {
 	p.h.dispatch(in, caller)
 }
 
-// claim serves a claim that an element makes, in the call that has reserved units.
-func (h *host) claim(in *link.Incoming, units *budget.Reservation) {
-	pluginlink.ServeHost(in, func(n int64) (pluginlink.Grant, *conduit.Error) {
-		claim := h.budget.Claim
-		if units != nil {
-			claim = units.Claim
-		}
-		held, err := claim(n)
-		if err != nil {
-			return pluginlink.Grant{}, err
-		}
-		return pluginlink.Grant{Available: h.budget.Snapshot().Available, Release: held.Release}, nil
+// ask answers what an element asks of its host, in the call that has reserved units.
+func (p *plugin) ask(in *link.Incoming, units *budget.Reservation) {
+	pluginlink.ServeHost(in, pluginlink.HostAnswers{
+		Claim: func(n int64) (pluginlink.Grant, *conduit.Error) {
+			claim := p.h.budget.Claim
+			if units != nil {
+				claim = units.Claim
+			}
+			held, err := claim(n)
+			if err != nil {
+				return pluginlink.Grant{}, err
+			}
+			return pluginlink.Grant{Available: p.h.budget.Snapshot().Available, Release: held.Release}, nil
+		},
+		Attributes: func() *conduitv1.AttributesResponse { return p.attributes },
+		Events:     &p.h.events.feed,
 	})
 }
 

@@ -27,6 +27,7 @@ type Option func(*settings)
 type settings struct {
 	deployment string
 	attributes map[string]string
+	sensitive  map[string]string
 	dataDir    string
 	units      int64
 	beside     []besides
@@ -41,9 +42,16 @@ type besides struct {
 // element's own name.
 func Deployment(name string) Option { return func(s *settings) { s.deployment = name } }
 
-// Attributes are the deployment's attributes.
+// Attributes are the deployment's attributes. The defaults that the element declares
+// hold below them.
 func Attributes(attributes map[string]string) Option {
 	return func(s *settings) { s.attributes = maps.Clone(attributes) }
+}
+
+// SensitiveAttributes are further ones, from a file that only the operator reads: their
+// values must not be shown ([pluginapi.Host.IsSensitive]).
+func SensitiveAttributes(attributes map[string]string) Option {
+	return func(s *settings) { s.sensitive = maps.Clone(attributes) }
 }
 
 // DataDir is the element's data directory; without it, it is an empty one that
@@ -90,9 +98,9 @@ func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 	})
 	// Others first, so that the element may find them when it starts.
 	for _, b := range s.beside {
-		h.run(tb, b.deployment, b.element, nil, tb.TempDir())
+		h.run(tb, b.deployment, b.element, settings{dataDir: tb.TempDir()})
 	}
-	h.run(tb, s.deployment, e, s.attributes, s.dataDir)
+	h.run(tb, s.deployment, e, s)
 
 	near, far := link.Pipe(pipeDepth)
 	h.front = link.New(far, link.Options{Handler: frontDoor{h}, Op: "plugintest", Peer: link.Peer{Name: "client"}})

@@ -39,7 +39,8 @@
 //	Print           {stdout, stderr}                       nothing; prints both, a line each
 //	Log             {level, message}                       nothing; logs
 //	Flood           {lines, bytes}                         nothing; lines of that many bytes on stderr
-//	Env             nothing                                {env, args, dir, pid, descriptors, attributes, data_dir}
+//	Env             nothing                                {env, args, dir, pid, descriptors, attributes, data_dir}; of sensitive attributes no values
+//	Events          name; "" = all                         items {name, sequence, present, deployment, ...} for as long as the call lasts; for user and above
 //	Exit            {code}                                 nothing: the process exits
 //	Fork            {seconds}                              {pid} of a child that sleeps and outlives the call
 //	Hidden          nothing                                is not remote: no call reaches it
@@ -50,15 +51,15 @@
 // The service conduit.example.Echo#loud is a second one of the type, with Upper
 // alone, which adds an exclamation mark.
 //
-// Attributes of the deployment change how it behaves as a whole. conduit-host hands
-// out none yet; a test does, by plugintest.Attributes. An attribute that is not set is
-// looked for in the environment, as in ECHO_STOP_MS, for who embeds the host and
-// declares variables (host.Options.Env): of the variables that conduit-host itself was
-// started with, none of these reaches a plugin.
+// Attributes (host.attributes, and those of the deployment) change how it behaves as a
+// whole. One that is not set is looked for in the environment, as in ECHO_STOP_MS, for
+// who embeds the host and declares variables (host.Options.Env): of the variables that
+// conduit-host itself was started with, none of these reaches a plugin.
 //
 //	start_ms      how long Start takes
 //	start_error   Start fails with this text
 //	stop_ms       how long Stop takes
 //	health        "degraded" or "unhealthy"
 //	warning       Configure warns with this text
+//	motto         nothing; "make it so" unless it is set
 package main

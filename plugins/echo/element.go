@@ -19,9 +19,17 @@ const serviceName = "conduit.example.Echo"
 func element() pluginapi.Element {
 	e := &echo{}
 	return pluginapi.Element{
-		Name:      "echo",
-		Version:   "1.0.0",
-		Services:  []*pluginapi.Service{e.service(), e.loud()},
+		Name:     "echo",
+		Version:  "1.0.0",
+		Services: []*pluginapi.Service{e.service(), e.loud()},
+		Attributes: []pluginapi.Attribute{
+			{Name: "start_ms", Description: "how long Start takes, in milliseconds"},
+			{Name: "start_error", Description: "Start fails with this text"},
+			{Name: "stop_ms", Description: "how long Stop takes, in milliseconds"},
+			{Name: "health", Description: "degraded or unhealthy"},
+			{Name: "warning", Description: "Configure warns with this text"},
+			{Name: "motto", Default: "make it so", Description: "does nothing; Env shows it"},
+		},
 		Configure: e.configure,
 		Start:     e.start,
 		Health:    e.health,
@@ -76,6 +84,7 @@ func (e *echo) service() *pluginapi.Service {
 	pluginapi.Handle(s, "Log", logLine, remote, open)
 	pluginapi.Handle(s, "Flood", flood, remote, open)
 	pluginapi.Handle(s, "Env", environment, remote, open)
+	pluginapi.HandleStream(s, "Events", events, remote)
 	pluginapi.Handle(s, "Exit", exit, remote, open)
 	pluginapi.Handle(s, "Fork", fork, remote, open)
 	return s

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 )
 
@@ -39,6 +42,37 @@ func wantError(t *testing.T, err error, code conduit.Code, reason string, outcom
 		t.Errorf("the error names no method or no address: %+v", e)
 	}
 	return e
+}
+
+func TestEventsArePassedOn(t *testing.T) {
+	ctx, c := start(t, plugintest.Deployment("mine"))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var heard []string
+	for e, err := range conduit.Stream[eventItem](ctx, c.Service(serviceName), "Events", pluginapi.EventDeploymentLoaded) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard = append(heard, fmt.Sprintf("%s %s %d %v", e.Name, e.Deployment, e.Generation, e.Present))
+		if len(heard) == 2 {
+			break
+		}
+		c.Tell(pluginapi.Event{Name: pluginapi.EventDeploymentLoaded, Deployment: "new"})
+	}
+	if want := []string{"deployment_loaded mine 1 true", "deployment_loaded new 1 false"}; !slices.Equal(heard, want) {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+	_, err := conduit.Call[eventItem](ctx, c.As("", conduit.Anonymous).Service(serviceName), "Events", "")
+	wantError(t, err, conduit.PermissionDenied, conduit.ReasonLevelTooLow, conduit.Refused)
+}
+
+func TestEnvShowsNoSecret(t *testing.T) {
+	ctx, c := start(t, plugintest.SensitiveAttributes(map[string]string{"password": "hunter2", "warning": "x"}))
+	env, err := conduit.Call[envReply](ctx, c.Service(serviceName), "Env", nil)
+	want := map[string]string{"password": "(redacted)", "warning": "(redacted)", "motto": "make it so"}
+	if err != nil || !maps.Equal(env.Attributes, want) {
+		t.Errorf("it shows %v, %v, want %v", env.Attributes, err, want)
+	}
 }
 
 func TestEchoGivesBytesBack(t *testing.T) {

@@ -91,6 +91,11 @@ func environment(ctx context.Context, _ struct{}) (envReply, error) {
 		Env: os.Environ(), Args: os.Args, Dir: dir, PID: os.Getpid(),
 		Attributes: host.Attributes(), DataDir: host.DataDir(),
 	}
+	for name := range out.Attributes {
+		if host.IsSensitive(name) { // anybody may ask
+			out.Attributes[name] = "(redacted)"
+		}
+	}
 	slices.Sort(out.Env)
 	const fds = "/proc/self/fd"
 	entries, err := os.ReadDir(fds)

@@ -126,7 +126,7 @@ func (x HealthResponse_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthResponse_State.Descriptor instead.
 func (HealthResponse_State) EnumDescriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{7, 0}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type DescribeRequest struct {
@@ -176,7 +176,9 @@ type Description struct {
 	// Largest message that the plugin takes, in bytes.
 	MaxMessage uint64 `protobuf:"varint,5,opt,name=max_message,json=maxMessage,proto3" json:"max_message,omitempty"`
 	// Version of pluginapi that the element was built with.
-	Api           string `protobuf:"bytes,6,opt,name=api,proto3" json:"api,omitempty"`
+	Api string `protobuf:"bytes,6,opt,name=api,proto3" json:"api,omitempty"`
+	// What the element reads of its deployment's attributes, as far as it says.
+	Attributes    []*AttributeDescription `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -253,6 +255,93 @@ func (x *Description) GetApi() string {
 	return ""
 }
 
+func (x *Description) GetAttributes() []*AttributeDescription {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+type AttributeDescription struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The value where nobody says another. What is sensitive has none: it could be
+	// read from the binary.
+	Default     *string `protobuf:"bytes,2,opt,name=default,proto3,oneof" json:"default,omitempty"`
+	Description string  `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
+	// The value is never shown.
+	Sensitive bool `protobuf:"varint,4,opt,name=sensitive,proto3" json:"sensitive,omitempty"`
+	// The operator is warned where nobody gives a value.
+	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttributeDescription) Reset() {
+	*x = AttributeDescription{}
+	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttributeDescription) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttributeDescription) ProtoMessage() {}
+
+func (x *AttributeDescription) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttributeDescription.ProtoReflect.Descriptor instead.
+func (*AttributeDescription) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AttributeDescription) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AttributeDescription) GetDefault() string {
+	if x != nil && x.Default != nil {
+		return *x.Default
+	}
+	return ""
+}
+
+func (x *AttributeDescription) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *AttributeDescription) GetSensitive() bool {
+	if x != nil {
+		return x.Sensitive
+	}
+	return false
+}
+
+func (x *AttributeDescription) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
+}
+
 type ServiceDescription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "Type" or "Type#name".
@@ -264,7 +353,7 @@ type ServiceDescription struct {
 
 func (x *ServiceDescription) Reset() {
 	*x = ServiceDescription{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +365,7 @@ func (x *ServiceDescription) String() string {
 func (*ServiceDescription) ProtoMessage() {}
 
 func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +378,7 @@ func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceDescription.ProtoReflect.Descriptor instead.
 func (*ServiceDescription) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{2}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServiceDescription) GetName() string {
@@ -329,7 +418,7 @@ type MethodDescription struct {
 
 func (x *MethodDescription) Reset() {
 	*x = MethodDescription{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +430,7 @@ func (x *MethodDescription) String() string {
 func (*MethodDescription) ProtoMessage() {}
 
 func (x *MethodDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +443,7 @@ func (x *MethodDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MethodDescription.ProtoReflect.Descriptor instead.
 func (*MethodDescription) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{3}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MethodDescription) GetName() string {
@@ -437,8 +526,9 @@ func (x *MethodDescription) GetContentTypes() []string {
 type ConfigureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the deployment, as on disk.
-	Deployment string            `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	Element    string            `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Element    string `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	// All that hold for the element, its own defaults included.
 	Attributes map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// A directory of the element's own, kept over restarts.
 	DataDir string `protobuf:"bytes,4,opt,name=data_dir,json=dataDir,proto3" json:"data_dir,omitempty"`
@@ -448,14 +538,16 @@ type ConfigureRequest struct {
 	LinkMemory uint64 `protobuf:"varint,7,opt,name=link_memory,json=linkMemory,proto3" json:"link_memory,omitempty"`
 	MaxCalls   uint32 `protobuf:"varint,8,opt,name=max_calls,json=maxCalls,proto3" json:"max_calls,omitempty"`
 	// InstanceID of the host.
-	Instance      string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Instance string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Names of those attributes whose values must not be shown.
+	SensitiveAttributes []string `protobuf:"bytes,10,rep,name=sensitive_attributes,json=sensitiveAttributes,proto3" json:"sensitive_attributes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ConfigureRequest) Reset() {
 	*x = ConfigureRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +559,7 @@ func (x *ConfigureRequest) String() string {
 func (*ConfigureRequest) ProtoMessage() {}
 
 func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +572,7 @@ func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{4}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConfigureRequest) GetDeployment() string {
@@ -546,6 +638,13 @@ func (x *ConfigureRequest) GetInstance() string {
 	return ""
 }
 
+func (x *ConfigureRequest) GetSensitiveAttributes() []string {
+	if x != nil {
+		return x.SensitiveAttributes
+	}
+	return nil
+}
+
 type ConfigureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Something the operator should know though the element runs.
@@ -556,7 +655,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +667,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +680,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{5}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConfigureResponse) GetWarnings() []string {
@@ -599,7 +698,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +710,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +723,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{6}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{7}
 }
 
 type HealthResponse struct {
@@ -638,7 +737,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -650,7 +749,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,7 +762,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{7}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HealthResponse) GetState() HealthResponse_State {
@@ -697,7 +796,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +808,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +821,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StopRequest) GetGraceMicros() uint64 {
@@ -740,7 +839,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +851,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +864,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{9}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 var File_conduit_v1_plugin_proto protoreflect.FileDescriptor
@@ -774,7 +873,7 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"\x17conduit/v1/plugin.proto\x12\n" +
 	"conduit.v1\x1a\x18conduit/v1/conduit.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\xce\x01\n" +
+	"\x0fDescribeRequest\"\x90\x02\n" +
 	"\vDescription\x12\x18\n" +
 	"\aelement\x18\x01 \x01(\tR\aelement\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12:\n" +
@@ -782,7 +881,18 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\texclusive\x18\x04 \x01(\bR\texclusive\x12\x1f\n" +
 	"\vmax_message\x18\x05 \x01(\x04R\n" +
 	"maxMessage\x12\x10\n" +
-	"\x03api\x18\x06 \x01(\tR\x03api\"a\n" +
+	"\x03api\x18\x06 \x01(\tR\x03api\x12@\n" +
+	"\n" +
+	"attributes\x18\a \x03(\v2 .conduit.v1.AttributeDescriptionR\n" +
+	"attributes\"\xb1\x01\n" +
+	"\x14AttributeDescription\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\adefault\x18\x02 \x01(\tH\x00R\adefault\x88\x01\x01\x12 \n" +
+	"\vdescription\x18\x03 \x01(\tR\vdescription\x12\x1c\n" +
+	"\tsensitive\x18\x04 \x01(\bR\tsensitive\x12\x1a\n" +
+	"\brequired\x18\x05 \x01(\bR\brequiredB\n" +
+	"\n" +
+	"\b_default\"a\n" +
 	"\x12ServiceDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
 	"\amethods\x18\x02 \x03(\v2\x1d.conduit.v1.MethodDescriptionR\amethods\"\xfc\x02\n" +
@@ -803,7 +913,7 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"reply_type\x18\n" +
 	" \x01(\tR\treplyType\x12#\n" +
-	"\rcontent_types\x18\v \x03(\tR\fcontentTypes\"\x87\x03\n" +
+	"\rcontent_types\x18\v \x03(\tR\fcontentTypes\"\xba\x03\n" +
 	"\x10ConfigureRequest\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -819,7 +929,9 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\vlink_memory\x18\a \x01(\x04R\n" +
 	"linkMemory\x12\x1b\n" +
 	"\tmax_calls\x18\b \x01(\rR\bmaxCalls\x12\x1a\n" +
-	"\binstance\x18\t \x01(\tR\binstance\x1a=\n" +
+	"\binstance\x18\t \x01(\tR\binstance\x121\n" +
+	"\x14sensitive_attributes\x18\n" +
+	" \x03(\tR\x13sensitiveAttributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"/\n" +
@@ -866,48 +978,50 @@ func file_conduit_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_conduit_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_conduit_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_conduit_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_conduit_v1_plugin_proto_goTypes = []any{
-	(Shape)(0),                 // 0: conduit.v1.Shape
-	(HealthResponse_State)(0),  // 1: conduit.v1.HealthResponse.State
-	(*DescribeRequest)(nil),    // 2: conduit.v1.DescribeRequest
-	(*Description)(nil),        // 3: conduit.v1.Description
-	(*ServiceDescription)(nil), // 4: conduit.v1.ServiceDescription
-	(*MethodDescription)(nil),  // 5: conduit.v1.MethodDescription
-	(*ConfigureRequest)(nil),   // 6: conduit.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),  // 7: conduit.v1.ConfigureResponse
-	(*HealthRequest)(nil),      // 8: conduit.v1.HealthRequest
-	(*HealthResponse)(nil),     // 9: conduit.v1.HealthResponse
-	(*StopRequest)(nil),        // 10: conduit.v1.StopRequest
-	(*StopResponse)(nil),       // 11: conduit.v1.StopResponse
-	nil,                        // 12: conduit.v1.ConfigureRequest.AttributesEntry
-	nil,                        // 13: conduit.v1.HealthResponse.DetailsEntry
-	(Level)(0),                 // 14: conduit.v1.Level
-	(*Packet)(nil),             // 15: conduit.v1.Packet
+	(Shape)(0),                   // 0: conduit.v1.Shape
+	(HealthResponse_State)(0),    // 1: conduit.v1.HealthResponse.State
+	(*DescribeRequest)(nil),      // 2: conduit.v1.DescribeRequest
+	(*Description)(nil),          // 3: conduit.v1.Description
+	(*AttributeDescription)(nil), // 4: conduit.v1.AttributeDescription
+	(*ServiceDescription)(nil),   // 5: conduit.v1.ServiceDescription
+	(*MethodDescription)(nil),    // 6: conduit.v1.MethodDescription
+	(*ConfigureRequest)(nil),     // 7: conduit.v1.ConfigureRequest
+	(*ConfigureResponse)(nil),    // 8: conduit.v1.ConfigureResponse
+	(*HealthRequest)(nil),        // 9: conduit.v1.HealthRequest
+	(*HealthResponse)(nil),       // 10: conduit.v1.HealthResponse
+	(*StopRequest)(nil),          // 11: conduit.v1.StopRequest
+	(*StopResponse)(nil),         // 12: conduit.v1.StopResponse
+	nil,                          // 13: conduit.v1.ConfigureRequest.AttributesEntry
+	nil,                          // 14: conduit.v1.HealthResponse.DetailsEntry
+	(Level)(0),                   // 15: conduit.v1.Level
+	(*Packet)(nil),               // 16: conduit.v1.Packet
 }
 var file_conduit_v1_plugin_proto_depIdxs = []int32{
-	4,  // 0: conduit.v1.Description.services:type_name -> conduit.v1.ServiceDescription
-	5,  // 1: conduit.v1.ServiceDescription.methods:type_name -> conduit.v1.MethodDescription
-	0,  // 2: conduit.v1.MethodDescription.shape:type_name -> conduit.v1.Shape
-	14, // 3: conduit.v1.MethodDescription.min_level:type_name -> conduit.v1.Level
-	12, // 4: conduit.v1.ConfigureRequest.attributes:type_name -> conduit.v1.ConfigureRequest.AttributesEntry
-	1,  // 5: conduit.v1.HealthResponse.state:type_name -> conduit.v1.HealthResponse.State
-	13, // 6: conduit.v1.HealthResponse.details:type_name -> conduit.v1.HealthResponse.DetailsEntry
-	2,  // 7: conduit.v1.Plugin.Describe:input_type -> conduit.v1.DescribeRequest
-	6,  // 8: conduit.v1.Plugin.Configure:input_type -> conduit.v1.ConfigureRequest
-	8,  // 9: conduit.v1.Plugin.Health:input_type -> conduit.v1.HealthRequest
-	10, // 10: conduit.v1.Plugin.Stop:input_type -> conduit.v1.StopRequest
-	15, // 11: conduit.v1.Plugin.Link:input_type -> conduit.v1.Packet
-	3,  // 12: conduit.v1.Plugin.Describe:output_type -> conduit.v1.Description
-	7,  // 13: conduit.v1.Plugin.Configure:output_type -> conduit.v1.ConfigureResponse
-	9,  // 14: conduit.v1.Plugin.Health:output_type -> conduit.v1.HealthResponse
-	11, // 15: conduit.v1.Plugin.Stop:output_type -> conduit.v1.StopResponse
-	15, // 16: conduit.v1.Plugin.Link:output_type -> conduit.v1.Packet
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	5,  // 0: conduit.v1.Description.services:type_name -> conduit.v1.ServiceDescription
+	4,  // 1: conduit.v1.Description.attributes:type_name -> conduit.v1.AttributeDescription
+	6,  // 2: conduit.v1.ServiceDescription.methods:type_name -> conduit.v1.MethodDescription
+	0,  // 3: conduit.v1.MethodDescription.shape:type_name -> conduit.v1.Shape
+	15, // 4: conduit.v1.MethodDescription.min_level:type_name -> conduit.v1.Level
+	13, // 5: conduit.v1.ConfigureRequest.attributes:type_name -> conduit.v1.ConfigureRequest.AttributesEntry
+	1,  // 6: conduit.v1.HealthResponse.state:type_name -> conduit.v1.HealthResponse.State
+	14, // 7: conduit.v1.HealthResponse.details:type_name -> conduit.v1.HealthResponse.DetailsEntry
+	2,  // 8: conduit.v1.Plugin.Describe:input_type -> conduit.v1.DescribeRequest
+	7,  // 9: conduit.v1.Plugin.Configure:input_type -> conduit.v1.ConfigureRequest
+	9,  // 10: conduit.v1.Plugin.Health:input_type -> conduit.v1.HealthRequest
+	11, // 11: conduit.v1.Plugin.Stop:input_type -> conduit.v1.StopRequest
+	16, // 12: conduit.v1.Plugin.Link:input_type -> conduit.v1.Packet
+	3,  // 13: conduit.v1.Plugin.Describe:output_type -> conduit.v1.Description
+	8,  // 14: conduit.v1.Plugin.Configure:output_type -> conduit.v1.ConfigureResponse
+	10, // 15: conduit.v1.Plugin.Health:output_type -> conduit.v1.HealthResponse
+	12, // 16: conduit.v1.Plugin.Stop:output_type -> conduit.v1.StopResponse
+	16, // 17: conduit.v1.Plugin.Link:output_type -> conduit.v1.Packet
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_plugin_proto_init() }
@@ -916,13 +1030,14 @@ func file_conduit_v1_plugin_proto_init() {
 		return
 	}
 	file_conduit_v1_conduit_proto_init()
+	file_conduit_v1_plugin_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_plugin_proto_rawDesc), len(file_conduit_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

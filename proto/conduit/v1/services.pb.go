@@ -122,6 +122,262 @@ func (x *ClaimGranted) GetAvailable() uint64 {
 	return 0
 }
 
+type AttributesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttributesRequest) Reset() {
+	*x = AttributesRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttributesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttributesRequest) ProtoMessage() {}
+
+func (x *AttributesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttributesRequest.ProtoReflect.Descriptor instead.
+func (*AttributesRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{2}
+}
+
+type AttributesResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Attributes map[string]string      `protobuf:"bytes,1,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Names of those whose values must not be shown.
+	Sensitive     []string `protobuf:"bytes,2,rep,name=sensitive,proto3" json:"sensitive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttributesResponse) Reset() {
+	*x = AttributesResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttributesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttributesResponse) ProtoMessage() {}
+
+func (x *AttributesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttributesResponse.ProtoReflect.Descriptor instead.
+func (*AttributesResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AttributesResponse) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *AttributesResponse) GetSensitive() []string {
+	if x != nil {
+		return x.Sensitive
+	}
+	return nil
+}
+
+type HostEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which events: deployment_loaded, deployment_unloaded, element_loaded; none = all.
+	Names         []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostEventsRequest) Reset() {
+	*x = HostEventsRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostEventsRequest) ProtoMessage() {}
+
+func (x *HostEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostEventsRequest.ProtoReflect.Descriptor instead.
+func (*HostEventsRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *HostEventsRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// HostEvent says what is loaded on an instance. It has names and ids, never a path or
+// what a process has printed.
+type HostEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// deployment_loaded, deployment_unloaded, element_loaded, or resync, which is sent
+	// whatever was asked for: what was told before may be out of date, and the present
+	// state follows.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Numbers the changes of this instance's process, from 1. Events of the present
+	// state carry the number of the last change that is in them.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Part of the present state, and no change.
+	Present    bool   `protobuf:"varint,3,opt,name=present,proto3" json:"present,omitempty"`
+	Deployment string `protobuf:"bytes,4,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// DeploymentID, as in addresses.
+	DeploymentId string `protobuf:"bytes,5,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// Of element_loaded.
+	Element string `protobuf:"bytes,6,opt,name=element,proto3" json:"element,omitempty"`
+	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	// Of element_loaded the element's generation; of a deployment how often it was
+	// loaded since it was deployed.
+	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Of deployment_loaded its status: clean, warnings, unstable or failed; of
+	// element_loaded the element's state.
+	State         string `protobuf:"bytes,9,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostEvent) Reset() {
+	*x = HostEvent{}
+	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostEvent) ProtoMessage() {}
+
+func (x *HostEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostEvent.ProtoReflect.Descriptor instead.
+func (*HostEvent) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HostEvent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HostEvent) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *HostEvent) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
+func (x *HostEvent) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *HostEvent) GetDeploymentId() string {
+	if x != nil {
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *HostEvent) GetElement() string {
+	if x != nil {
+		return x.Element
+	}
+	return ""
+}
+
+func (x *HostEvent) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *HostEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *HostEvent) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type WhoAreYouRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// InstanceInfo.digest of an earlier answer.
@@ -132,7 +388,7 @@ type WhoAreYouRequest struct {
 
 func (x *WhoAreYouRequest) Reset() {
 	*x = WhoAreYouRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	mi := &file_conduit_v1_services_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -144,7 +400,7 @@ func (x *WhoAreYouRequest) String() string {
 func (*WhoAreYouRequest) ProtoMessage() {}
 
 func (x *WhoAreYouRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[2]
+	mi := &file_conduit_v1_services_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -157,7 +413,7 @@ func (x *WhoAreYouRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAreYouRequest.ProtoReflect.Descriptor instead.
 func (*WhoAreYouRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{2}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WhoAreYouRequest) GetDigest() []byte {
@@ -191,7 +447,7 @@ type InstanceInfo struct {
 
 func (x *InstanceInfo) Reset() {
 	*x = InstanceInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	mi := &file_conduit_v1_services_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -203,7 +459,7 @@ func (x *InstanceInfo) String() string {
 func (*InstanceInfo) ProtoMessage() {}
 
 func (x *InstanceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[3]
+	mi := &file_conduit_v1_services_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -216,7 +472,7 @@ func (x *InstanceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceInfo.ProtoReflect.Descriptor instead.
 func (*InstanceInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{3}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InstanceInfo) GetInstance() string {
@@ -323,7 +579,7 @@ type DeploymentInfo struct {
 
 func (x *DeploymentInfo) Reset() {
 	*x = DeploymentInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	mi := &file_conduit_v1_services_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +591,7 @@ func (x *DeploymentInfo) String() string {
 func (*DeploymentInfo) ProtoMessage() {}
 
 func (x *DeploymentInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[4]
+	mi := &file_conduit_v1_services_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +604,7 @@ func (x *DeploymentInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentInfo.ProtoReflect.Descriptor instead.
 func (*DeploymentInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{4}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeploymentInfo) GetId() string {
@@ -400,16 +656,18 @@ type ElementInfo struct {
 	File     string                `protobuf:"bytes,13,opt,name=file,proto3" json:"file,omitempty"`
 	// Claims on the instance's units that it holds, by count.
 	Claims uint64 `protobuf:"varint,14,opt,name=claims,proto3" json:"claims,omitempty"`
+	// What its process was given; for operators only.
+	Attributes []*AttributeInfo `protobuf:"bytes,20,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	// What confines the process that serves, such as "landlock v7, no_new_privs"; "off" if
 	// nothing does.
-	Sandbox       string `protobuf:"bytes,20,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Sandbox       string `protobuf:"bytes,21,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ElementInfo) Reset() {
 	*x = ElementInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	mi := &file_conduit_v1_services_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +679,7 @@ func (x *ElementInfo) String() string {
 func (*ElementInfo) ProtoMessage() {}
 
 func (x *ElementInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[5]
+	mi := &file_conduit_v1_services_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +692,7 @@ func (x *ElementInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElementInfo.ProtoReflect.Descriptor instead.
 func (*ElementInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{5}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ElementInfo) GetName() string {
@@ -535,9 +793,86 @@ func (x *ElementInfo) GetClaims() uint64 {
 	return 0
 }
 
+func (x *ElementInfo) GetAttributes() []*AttributeInfo {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
 func (x *ElementInfo) GetSandbox() string {
 	if x != nil {
 		return x.Sandbox
+	}
+	return ""
+}
+
+type AttributeInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Empty if the attribute is sensitive; long ones are cut.
+	Value     string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Sensitive bool   `protobuf:"varint,3,opt,name=sensitive,proto3" json:"sensitive,omitempty"`
+	// "default" of the element, "instance" or "deployment".
+	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttributeInfo) Reset() {
+	*x = AttributeInfo{}
+	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttributeInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttributeInfo) ProtoMessage() {}
+
+func (x *AttributeInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttributeInfo.ProtoReflect.Descriptor instead.
+func (*AttributeInfo) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AttributeInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AttributeInfo) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *AttributeInfo) GetSensitive() bool {
+	if x != nil {
+		return x.Sensitive
+	}
+	return false
+}
+
+func (x *AttributeInfo) GetSource() string {
+	if x != nil {
+		return x.Source
 	}
 	return ""
 }
@@ -550,7 +885,7 @@ type LinksRequest struct {
 
 func (x *LinksRequest) Reset() {
 	*x = LinksRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[6]
+	mi := &file_conduit_v1_services_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +897,7 @@ func (x *LinksRequest) String() string {
 func (*LinksRequest) ProtoMessage() {}
 
 func (x *LinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[6]
+	mi := &file_conduit_v1_services_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +910,7 @@ func (x *LinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinksRequest.ProtoReflect.Descriptor instead.
 func (*LinksRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{6}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{11}
 }
 
 type LinksResponse struct {
@@ -587,7 +922,7 @@ type LinksResponse struct {
 
 func (x *LinksResponse) Reset() {
 	*x = LinksResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[7]
+	mi := &file_conduit_v1_services_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +934,7 @@ func (x *LinksResponse) String() string {
 func (*LinksResponse) ProtoMessage() {}
 
 func (x *LinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[7]
+	mi := &file_conduit_v1_services_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +947,7 @@ func (x *LinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinksResponse.ProtoReflect.Descriptor instead.
 func (*LinksResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{7}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LinksResponse) GetLinks() []*LinkInfo {
@@ -646,7 +981,7 @@ type LinkInfo struct {
 
 func (x *LinkInfo) Reset() {
 	*x = LinkInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[8]
+	mi := &file_conduit_v1_services_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +993,7 @@ func (x *LinkInfo) String() string {
 func (*LinkInfo) ProtoMessage() {}
 
 func (x *LinkInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[8]
+	mi := &file_conduit_v1_services_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +1006,7 @@ func (x *LinkInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkInfo.ProtoReflect.Descriptor instead.
 func (*LinkInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{8}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LinkInfo) GetKind() string {
@@ -773,7 +1108,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[9]
+	mi := &file_conduit_v1_services_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +1120,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[9]
+	mi := &file_conduit_v1_services_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +1133,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{9}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{14}
 }
 
 type PeersResponse struct {
@@ -812,7 +1147,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	mi := &file_conduit_v1_services_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1159,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[10]
+	mi := &file_conduit_v1_services_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1172,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{10}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PeersResponse) GetSelf() *InstanceInfo {
@@ -874,7 +1209,7 @@ type PeerInfo struct {
 
 func (x *PeerInfo) Reset() {
 	*x = PeerInfo{}
-	mi := &file_conduit_v1_services_proto_msgTypes[11]
+	mi := &file_conduit_v1_services_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +1221,7 @@ func (x *PeerInfo) String() string {
 func (*PeerInfo) ProtoMessage() {}
 
 func (x *PeerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[11]
+	mi := &file_conduit_v1_services_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +1234,7 @@ func (x *PeerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerInfo.ProtoReflect.Descriptor instead.
 func (*PeerInfo) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{11}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PeerInfo) GetInfo() *InstanceInfo {
@@ -976,7 +1311,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[12]
+	mi := &file_conduit_v1_services_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1323,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[12]
+	mi := &file_conduit_v1_services_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1336,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{12}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainRequest) GetAddress() string {
@@ -1038,7 +1373,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[13]
+	mi := &file_conduit_v1_services_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1385,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[13]
+	mi := &file_conduit_v1_services_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1398,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{13}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainResponse) GetChosen() string {
@@ -1110,7 +1445,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_conduit_v1_services_proto_msgTypes[14]
+	mi := &file_conduit_v1_services_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1457,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[14]
+	mi := &file_conduit_v1_services_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1470,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{14}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Candidate) GetInstance() string {
@@ -1231,7 +1566,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_conduit_v1_services_proto_msgTypes[15]
+	mi := &file_conduit_v1_services_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1578,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[15]
+	mi := &file_conduit_v1_services_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1591,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{15}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainRequest) GetReason() string {
@@ -1274,7 +1609,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_conduit_v1_services_proto_msgTypes[16]
+	mi := &file_conduit_v1_services_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1621,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_services_proto_msgTypes[16]
+	mi := &file_conduit_v1_services_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1634,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_services_proto_rawDescGZIP(), []int{16}
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{21}
 }
 
 var File_conduit_v1_services_proto protoreflect.FileDescriptor
@@ -1312,7 +1647,32 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x05units\x18\x01 \x01(\x04R\x05units\"B\n" +
 	"\fClaimGranted\x12\x14\n" +
 	"\x05units\x18\x01 \x01(\x04R\x05units\x12\x1c\n" +
-	"\tavailable\x18\x02 \x01(\x04R\tavailable\"*\n" +
+	"\tavailable\x18\x02 \x01(\x04R\tavailable\"\x13\n" +
+	"\x11AttributesRequest\"\xc1\x01\n" +
+	"\x12AttributesResponse\x12N\n" +
+	"\n" +
+	"attributes\x18\x01 \x03(\v2..conduit.v1.AttributesResponse.AttributesEntryR\n" +
+	"attributes\x12\x1c\n" +
+	"\tsensitive\x18\x02 \x03(\tR\tsensitive\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\")\n" +
+	"\x11HostEventsRequest\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x84\x02\n" +
+	"\tHostEvent\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x18\n" +
+	"\apresent\x18\x03 \x01(\bR\apresent\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x04 \x01(\tR\n" +
+	"deployment\x12#\n" +
+	"\rdeployment_id\x18\x05 \x01(\tR\fdeploymentId\x12\x18\n" +
+	"\aelement\x18\x06 \x01(\tR\aelement\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05state\x18\t \x01(\tR\x05state\"*\n" +
 	"\x10WhoAreYouRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\"\x9d\x03\n" +
 	"\fInstanceInfo\x12\x1a\n" +
@@ -1334,7 +1694,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x123\n" +
-	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\xae\x03\n" +
+	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\xe9\x03\n" +
 	"\vElementInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1352,8 +1712,16 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x06stderr\x18\v \x03(\tR\x06stderr\x12:\n" +
 	"\bservices\x18\f \x03(\v2\x1e.conduit.v1.ServiceDescriptionR\bservices\x12\x12\n" +
 	"\x04file\x18\r \x01(\tR\x04file\x12\x16\n" +
-	"\x06claims\x18\x0e \x01(\x04R\x06claims\x12\x18\n" +
-	"\asandbox\x18\x14 \x01(\tR\asandbox\"\x0e\n" +
+	"\x06claims\x18\x0e \x01(\x04R\x06claims\x129\n" +
+	"\n" +
+	"attributes\x18\x14 \x03(\v2\x19.conduit.v1.AttributeInfoR\n" +
+	"attributes\x12\x18\n" +
+	"\asandbox\x18\x15 \x01(\tR\asandbox\"o\n" +
+	"\rAttributeInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1c\n" +
+	"\tsensitive\x18\x03 \x01(\bR\tsensitive\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\"\x0e\n" +
 	"\fLinksRequest\";\n" +
 	"\rLinksResponse\x12*\n" +
 	"\x05links\x18\x01 \x03(\v2\x14.conduit.v1.LinkInfoR\x05links\"\xec\x02\n" +
@@ -1423,9 +1791,12 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x05Links\x12\x18.conduit.v1.LinksRequest\x1a\x19.conduit.v1.LinksResponse\x12<\n" +
 	"\x05Peers\x12\x18.conduit.v1.PeersRequest\x1a\x19.conduit.v1.PeersResponse\x12B\n" +
 	"\aExplain\x12\x1a.conduit.v1.ExplainRequest\x1a\x1b.conduit.v1.ExplainResponse\x12<\n" +
-	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse2E\n" +
+	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse2\xd4\x01\n" +
 	"\x04Host\x12=\n" +
-	"\x05Claim\x12\x18.conduit.v1.ClaimRequest\x1a\x18.conduit.v1.ClaimGranted0\x01BAZ?github.com/elemental-conduit/conduit/proto/conduit/v1;conduitv1b\x06proto3"
+	"\x05Claim\x12\x18.conduit.v1.ClaimRequest\x1a\x18.conduit.v1.ClaimGranted0\x01\x12K\n" +
+	"\n" +
+	"Attributes\x12\x1d.conduit.v1.AttributesRequest\x1a\x1e.conduit.v1.AttributesResponse\x12@\n" +
+	"\x06Events\x12\x1d.conduit.v1.HostEventsRequest\x1a\x15.conduit.v1.HostEvent0\x01BAZ?github.com/elemental-conduit/conduit/proto/conduit/v1;conduitv1b\x06proto3"
 
 var (
 	file_conduit_v1_services_proto_rawDescOnce sync.Once
@@ -1439,55 +1810,67 @@ func file_conduit_v1_services_proto_rawDescGZIP() []byte {
 	return file_conduit_v1_services_proto_rawDescData
 }
 
-var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_conduit_v1_services_proto_goTypes = []any{
 	(*ClaimRequest)(nil),       // 0: conduit.v1.ClaimRequest
 	(*ClaimGranted)(nil),       // 1: conduit.v1.ClaimGranted
-	(*WhoAreYouRequest)(nil),   // 2: conduit.v1.WhoAreYouRequest
-	(*InstanceInfo)(nil),       // 3: conduit.v1.InstanceInfo
-	(*DeploymentInfo)(nil),     // 4: conduit.v1.DeploymentInfo
-	(*ElementInfo)(nil),        // 5: conduit.v1.ElementInfo
-	(*LinksRequest)(nil),       // 6: conduit.v1.LinksRequest
-	(*LinksResponse)(nil),      // 7: conduit.v1.LinksResponse
-	(*LinkInfo)(nil),           // 8: conduit.v1.LinkInfo
-	(*PeersRequest)(nil),       // 9: conduit.v1.PeersRequest
-	(*PeersResponse)(nil),      // 10: conduit.v1.PeersResponse
-	(*PeerInfo)(nil),           // 11: conduit.v1.PeerInfo
-	(*ExplainRequest)(nil),     // 12: conduit.v1.ExplainRequest
-	(*ExplainResponse)(nil),    // 13: conduit.v1.ExplainResponse
-	(*Candidate)(nil),          // 14: conduit.v1.Candidate
-	(*DrainRequest)(nil),       // 15: conduit.v1.DrainRequest
-	(*DrainResponse)(nil),      // 16: conduit.v1.DrainResponse
-	(InstanceState)(0),         // 17: conduit.v1.InstanceState
-	(*ServiceDescription)(nil), // 18: conduit.v1.ServiceDescription
+	(*AttributesRequest)(nil),  // 2: conduit.v1.AttributesRequest
+	(*AttributesResponse)(nil), // 3: conduit.v1.AttributesResponse
+	(*HostEventsRequest)(nil),  // 4: conduit.v1.HostEventsRequest
+	(*HostEvent)(nil),          // 5: conduit.v1.HostEvent
+	(*WhoAreYouRequest)(nil),   // 6: conduit.v1.WhoAreYouRequest
+	(*InstanceInfo)(nil),       // 7: conduit.v1.InstanceInfo
+	(*DeploymentInfo)(nil),     // 8: conduit.v1.DeploymentInfo
+	(*ElementInfo)(nil),        // 9: conduit.v1.ElementInfo
+	(*AttributeInfo)(nil),      // 10: conduit.v1.AttributeInfo
+	(*LinksRequest)(nil),       // 11: conduit.v1.LinksRequest
+	(*LinksResponse)(nil),      // 12: conduit.v1.LinksResponse
+	(*LinkInfo)(nil),           // 13: conduit.v1.LinkInfo
+	(*PeersRequest)(nil),       // 14: conduit.v1.PeersRequest
+	(*PeersResponse)(nil),      // 15: conduit.v1.PeersResponse
+	(*PeerInfo)(nil),           // 16: conduit.v1.PeerInfo
+	(*ExplainRequest)(nil),     // 17: conduit.v1.ExplainRequest
+	(*ExplainResponse)(nil),    // 18: conduit.v1.ExplainResponse
+	(*Candidate)(nil),          // 19: conduit.v1.Candidate
+	(*DrainRequest)(nil),       // 20: conduit.v1.DrainRequest
+	(*DrainResponse)(nil),      // 21: conduit.v1.DrainResponse
+	nil,                        // 22: conduit.v1.AttributesResponse.AttributesEntry
+	(InstanceState)(0),         // 23: conduit.v1.InstanceState
+	(*ServiceDescription)(nil), // 24: conduit.v1.ServiceDescription
 }
 var file_conduit_v1_services_proto_depIdxs = []int32{
-	17, // 0: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
-	4,  // 1: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
-	5,  // 2: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
-	18, // 3: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
-	8,  // 4: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
-	3,  // 5: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
-	11, // 6: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
-	3,  // 7: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
-	14, // 8: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
-	2,  // 9: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
-	6,  // 10: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
-	9,  // 11: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
-	12, // 12: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
-	15, // 13: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
-	0,  // 14: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
-	3,  // 15: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
-	7,  // 16: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
-	10, // 17: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
-	13, // 18: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
-	16, // 19: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
-	1,  // 20: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
-	15, // [15:21] is the sub-list for method output_type
-	9,  // [9:15] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	22, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
+	23, // 1: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
+	8,  // 2: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
+	9,  // 3: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
+	24, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
+	10, // 5: conduit.v1.ElementInfo.attributes:type_name -> conduit.v1.AttributeInfo
+	13, // 6: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
+	7,  // 7: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
+	16, // 8: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
+	7,  // 9: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
+	19, // 10: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
+	6,  // 11: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
+	11, // 12: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
+	14, // 13: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
+	17, // 14: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
+	20, // 15: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
+	0,  // 16: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
+	2,  // 17: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
+	4,  // 18: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
+	7,  // 19: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
+	12, // 20: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
+	15, // 21: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
+	18, // 22: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
+	21, // 23: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
+	1,  // 24: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
+	3,  // 25: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
+	5,  // 26: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
+	19, // [19:27] is the sub-list for method output_type
+	11, // [11:19] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_services_proto_init() }
@@ -1503,7 +1886,7 @@ func file_conduit_v1_services_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_services_proto_rawDesc), len(file_conduit_v1_services_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -360,7 +360,9 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Host_Claim_FullMethodName = "/conduit.v1.Host/Claim"
+	Host_Claim_FullMethodName      = "/conduit.v1.Host/Claim"
+	Host_Attributes_FullMethodName = "/conduit.v1.Host/Attributes"
+	Host_Events_FullMethodName     = "/conduit.v1.Host/Events"
 )
 
 // HostClient is the client API for Host service.
@@ -382,6 +384,17 @@ type HostClient interface {
 	// left that open), when the host ends it, with the link, and with the process,
 	// and is given back once.
 	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ClaimGranted], error)
+	// Attributes returns what Configure gave this process, its sensitive values
+	// included. They do not change while it lives: another value is another process.
+	Attributes(ctx context.Context, in *AttributesRequest, opts ...grpc.CallOption) (*AttributesResponse, error)
+	// Events tells the present state of the instance's deployments, and then each
+	// change, in order, for as long as the call is open. It is a background call
+	// without a deadline. It ends with draining as soon as the instance drains, and
+	// with the process; it keeps no replaced process alive.
+	//
+	// An element that reads more slowly than things change gets one event resync in
+	// place of those that it missed, and after it the present state once more.
+	Events(ctx context.Context, in *HostEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HostEvent], error)
 }
 
 type hostClient struct {
@@ -411,6 +424,35 @@ func (c *hostClient) Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.C
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Host_ClaimClient = grpc.ServerStreamingClient[ClaimGranted]
 
+func (c *hostClient) Attributes(ctx context.Context, in *AttributesRequest, opts ...grpc.CallOption) (*AttributesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AttributesResponse)
+	err := c.cc.Invoke(ctx, Host_Attributes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostClient) Events(ctx context.Context, in *HostEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HostEvent], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Host_ServiceDesc.Streams[1], Host_Events_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[HostEventsRequest, HostEvent]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Host_EventsClient = grpc.ServerStreamingClient[HostEvent]
+
 // HostServer is the server API for Host service.
 // All implementations must embed UnimplementedHostServer
 // for forward compatibility.
@@ -430,6 +472,17 @@ type HostServer interface {
 	// left that open), when the host ends it, with the link, and with the process,
 	// and is given back once.
 	Claim(*ClaimRequest, grpc.ServerStreamingServer[ClaimGranted]) error
+	// Attributes returns what Configure gave this process, its sensitive values
+	// included. They do not change while it lives: another value is another process.
+	Attributes(context.Context, *AttributesRequest) (*AttributesResponse, error)
+	// Events tells the present state of the instance's deployments, and then each
+	// change, in order, for as long as the call is open. It is a background call
+	// without a deadline. It ends with draining as soon as the instance drains, and
+	// with the process; it keeps no replaced process alive.
+	//
+	// An element that reads more slowly than things change gets one event resync in
+	// place of those that it missed, and after it the present state once more.
+	Events(*HostEventsRequest, grpc.ServerStreamingServer[HostEvent]) error
 	mustEmbedUnimplementedHostServer()
 }
 
@@ -442,6 +495,12 @@ type UnimplementedHostServer struct{}
 
 func (UnimplementedHostServer) Claim(*ClaimRequest, grpc.ServerStreamingServer[ClaimGranted]) error {
 	return status.Error(codes.Unimplemented, "method Claim not implemented")
+}
+func (UnimplementedHostServer) Attributes(context.Context, *AttributesRequest) (*AttributesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Attributes not implemented")
+}
+func (UnimplementedHostServer) Events(*HostEventsRequest, grpc.ServerStreamingServer[HostEvent]) error {
+	return status.Error(codes.Unimplemented, "method Events not implemented")
 }
 func (UnimplementedHostServer) mustEmbedUnimplementedHostServer() {}
 func (UnimplementedHostServer) testEmbeddedByValue()              {}
@@ -475,17 +534,56 @@ func _Host_Claim_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Host_ClaimServer = grpc.ServerStreamingServer[ClaimGranted]
 
+func _Host_Attributes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AttributesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServer).Attributes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Host_Attributes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServer).Attributes(ctx, req.(*AttributesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Host_Events_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(HostEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(HostServer).Events(m, &grpc.GenericServerStream[HostEventsRequest, HostEvent]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Host_EventsServer = grpc.ServerStreamingServer[HostEvent]
+
 // Host_ServiceDesc is the grpc.ServiceDesc for Host service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Host_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "conduit.v1.Host",
 	HandlerType: (*HostServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Attributes",
+			Handler:    _Host_Attributes_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Claim",
 			Handler:       _Host_Claim_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Events",
+			Handler:       _Host_Events_Handler,
 			ServerStreams: true,
 		},
 	},
