@@ -134,6 +134,8 @@ type subscription struct {
 }
 
 // run takes what the host tells until either has enough.
+//
+//nolint:contextcheck,nolintlint // it outlives whatever subscribed; contextcheck reads this here, and nolintlint does not know
 func (s *subscription) run(conn *link.Conn) {
 	defer s.cancel()
 	if s.ctx.Err() != nil {

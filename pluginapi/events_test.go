@@ -47,7 +47,7 @@ func subscriber(t *testing.T, event string, fn func(pluginapi.Event)) (e plugina
 	t.Helper()
 	var end func()
 	return pluginapi.Element{Name: "e", Version: "1.2", Start: func(_ context.Context, h pluginapi.Host) (err error) {
-		end, err = h.Subscribe(event, fn) //nolint:contextcheck // it outlives Start
+		end, err = h.Subscribe(event, fn)
 		return err
 	}}, func() { end() }
 }
@@ -103,9 +103,9 @@ func TestSubscribersDoNotHurtOthers(t *testing.T) {
 		pluginapi.Handle(s, "Ping", func(context.Context, struct{}) (string, error) { return "pong", nil }, pluginapi.Remote())
 		var stuck func()
 		e := pluginapi.Element{Name: "e", Services: []*pluginapi.Service{s}, Start: func(_ context.Context, h pluginapi.Host) error {
-			_, err := h.Subscribe(pluginapi.EventElementLoaded, good.take) //nolint:contextcheck // it outlives Start
+			_, err := h.Subscribe(pluginapi.EventElementLoaded, good.take)
 			if err == nil {
-				_, err = h.Subscribe(pluginapi.EventElementLoaded, func(e pluginapi.Event) { bad.take(e); panic("told " + e.Name) }) //nolint:contextcheck // it outlives Start
+				_, err = h.Subscribe(pluginapi.EventElementLoaded, func(e pluginapi.Event) { bad.take(e); panic("told " + e.Name) })
 			}
 			if err == nil {
 				stuck, err = h.Subscribe(pluginapi.EventElementLoaded, func(pluginapi.Event) { <-gate })
