@@ -33,8 +33,10 @@ func toldAttributes(element string) []*conduitv1.AttributeDescription {
 	}
 	greeting := "hello"
 	return []*conduitv1.AttributeDescription{
-		{Name: "greeting", Default: &greeting}, {Name: "motto", Default: &greeting},
-		{Name: "password", Sensitive: true}, {Name: "needed", Required: true},
+		{Name: "greeting", Default: &greeting},
+		{Name: "motto", Default: &greeting},
+		{Name: "password", Sensitive: true},
+		{Name: "needed", Required: true},
 	}
 }
 
@@ -391,7 +393,7 @@ func TestScrubber(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	var none *scrubber
-	if none.text("x") != "x" || none.err(cause) != error(cause) || NewAttributes("", false, map[string]string{"a": "abcdefgh"}).scrubber() != nil {
+	if none.text("x") != "x" || !errors.Is(none.err(cause), cause) || NewAttributes("", false, map[string]string{"a": "abcdefgh"}).scrubber() != nil {
 		t.Error("where nothing is secret something is changed")
 	}
 }

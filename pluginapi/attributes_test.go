@@ -47,8 +47,12 @@ func TestAttributes(t *testing.T) {
 
 func TestAttributeMistakes(t *testing.T) {
 	e := pluginapi.Element{Name: "e", Attributes: []pluginapi.Attribute{
-		{}, {Name: "a b"}, {Name: "twice"}, {Name: "twice"},
-		{Name: "secret", Sensitive: true, Default: "hunter2"}, {Name: "needed", Required: true, Default: "x"},
+		{},
+		{Name: "a b"},
+		{Name: "twice"},
+		{Name: "twice"},
+		{Name: "secret", Sensitive: true, Default: "hunter2"},
+		{Name: "needed", Required: true, Default: "x"},
 		{Name: "fine", Required: true, Sensitive: true, Description: "a fine one"},
 	}}
 	err := e.Check()

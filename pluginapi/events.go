@@ -134,6 +134,8 @@ type subscription struct {
 }
 
 // run takes what the host tells until either has enough.
+//
+//nolint:contextcheck,nolintlint // it outlives whatever subscribed; contextcheck reads this here, and nolintlint does not know
 func (s *subscription) run(conn *link.Conn) {
 	defer s.cancel()
 	if s.ctx.Err() != nil {
@@ -144,7 +146,7 @@ func (s *subscription) run(conn *link.Conn) {
 		s.ended(err)
 		return
 	}
-	x := conn.Invoke(context.Background(), claimRoute, &conduit.Invocation{
+	x := conn.Invoke(context.WithoutCancel(s.ctx), claimRoute, &conduit.Invocation{
 		Method: pluginlink.EventsMethod, ContentType: ct, Accept: ct, Request: request, HasRequest: true, Last: true,
 		Streaming: true, Background: true,
 	})
@@ -171,7 +173,7 @@ func (s *subscription) ended(err error) {
 	if s.ctx.Err() != nil || s.lost() || ok && e.Reason == conduit.ReasonDraining {
 		level = slog.LevelDebug
 	}
-	s.host.log.Log(context.Background(), level, "a subscription has ended: no more events come",
+	s.host.log.Log(s.ctx, level, "a subscription has ended: no more events come",
 		slog.String("events", strings.Join(s.names, ",")), slog.Any("why", err))
 }
 

@@ -1,6 +1,7 @@
 package plugintest
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -76,9 +77,7 @@ func attributesOf(d *conduitv1.Description, given settings) (values map[string]s
 			values[a.GetName()] = a.GetDefault()
 		}
 	}
-	for name, value := range given.attributes {
-		values[name] = value
-	}
+	maps.Copy(values, given.attributes)
 	for name, value := range given.sensitive {
 		values[name] = value
 		sensitive = append(sensitive, name)
