@@ -154,7 +154,7 @@ func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *condu
 	if err != nil {
 		return nil, err
 	}
-	return resp.GetWarnings(), nil
+	return append(b.confine.Unapplied(), resp.GetWarnings()...), nil
 }
 
 // healthPause is between two looks at an element that is coming up.

@@ -37,6 +37,8 @@ type hosting interface {
 	unready() []string
 	// notes says which elements were given up.
 	notes() []string
+	// drainTimeout is how long what is deployed asks a drain to take; 0 = it does not.
+	drainTimeout() time.Duration
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }
@@ -141,6 +143,8 @@ func (p plugins) notes() (notes []string) {
 	return notes
 }
 
+func (p plugins) drainTimeout() time.Duration { return p.DrainTimeout() }
+
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
 // nothing hosts no deployments.
@@ -171,5 +175,7 @@ func (nothing) ready() <-chan struct{} {
 func (nothing) unready() []string { return nil }
 
 func (nothing) notes() []string { return nil }
+
+func (nothing) drainTimeout() time.Duration { return 0 }
 
 func (nothing) stop(context.Context) {}

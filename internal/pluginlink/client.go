@@ -112,6 +112,9 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	if cfg.Owner != "" {
 		protocol = append(protocol, envOwner+"="+cfg.Owner)
 	}
+	if err := cfg.Confine.unmet(); err != nil {
+		return misconfigured(err)
+	}
 	cfg.Env = append(cfg.Confine.env(), cfg.Env...)
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
