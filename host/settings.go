@@ -73,18 +73,18 @@ type given struct {
 }
 
 // with returns a binary whose process is given g.
-func (b binary) with(g given) *binary {
-	b.given = g
-	at := g.namedAt
-	g.namedAt = "" // a line that has moved changes nothing
+func (b *binary) with(g given) *binary {
+	c := *b
+	c.given = g
 	if len(g.args) == 0 && len(g.env) == 0 && len(g.attributes) == 0 && g.confine == (pluginlink.Confine{}) {
-		return &b
+		return &c
 	}
-	// Of strings and numbers alone, so it cannot fail; maps are written in order.
+	// Of strings and numbers alone, so it cannot fail; maps are written in order. What the
+	// manifest calls the element, and where, changes no process.
 	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.attributes, g.confine})
 	sum := sha256.Sum256(text)
-	b.key, b.namedAt = hex.EncodeToString(sum[:]), at
-	return &b
+	c.key = hex.EncodeToString(sum[:])
+	return &c
 }
 
 // givenBy returns what a manifest gives its elements; what is one element's own, ownOf adds.
