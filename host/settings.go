@@ -73,6 +73,7 @@ type given struct {
 }
 
 // with returns a binary whose process is given g.
+<<<<<<< HEAD
 func (b binary) with(g given) *binary {
 	b.given = g
 	at := g.namedAt
@@ -82,9 +83,20 @@ func (b binary) with(g given) *binary {
 	}
 	// Of strings and numbers alone, so it cannot fail; maps are written in order.
 	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.limits, g.sandbox})
+=======
+func (b *binary) with(g given) *binary {
+	c := *b
+	c.given = g
+	if len(g.args) == 0 && len(g.env) == 0 && len(g.attributes) == 0 && g.confine == (pluginlink.Confine{}) {
+		return &c
+	}
+	// Of strings and numbers alone, so it cannot fail; maps are written in order. What the
+	// manifest calls the element, and where, changes no process.
+	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.attributes, g.confine})
+>>>>>>> w-manifest
 	sum := sha256.Sum256(text)
-	b.key, b.namedAt = hex.EncodeToString(sum[:]), at
-	return &b
+	c.key = hex.EncodeToString(sum[:])
+	return &c
 }
 
 // givenBy returns what a manifest gives its elements; what is one element's own, ownOf adds.

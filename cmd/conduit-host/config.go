@@ -11,6 +11,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/config"
+	"github.com/elemental-conduit/conduit/internal/manifest"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -29,7 +30,11 @@ func (a *app) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		Short:   "Says what is wrong with the configuration",
+<<<<<<< HEAD
 		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory and the attributes file alone.",
+=======
+		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory alone, and at each deployment.yaml\nin it, which serve would refuse alone: what is wrong with one exits 2, too.",
+>>>>>>> w-manifest
 		Example: "  conduit-host config check --config conduit.yaml",
 		Args:    takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
@@ -49,15 +54,28 @@ func (a *app) configCheck() *cobra.Command {
 }
 
 // withDeployments adds to the problems of a configuration that the deployments
-// directory, which serve looks at first, is not there.
+// directory, which serve looks at first, is not there, and what is wrong with the
+// manifests in it.
 func withDeployments(c *config.Config, err error) error {
 	const key = "host.deployments"
 	dir := c.String(key)
 	if dir == "" {
 		return err
 	}
+	var found []config.Problem
 	why := checkDeployments(dir)
 	if why == nil {
+		var manifests []manifest.Problem
+		manifests, why = manifest.Check(dir, c.Bool("host.allow_unsafe"))
+		for _, p := range manifests {
+			found = append(found, config.Problem{Key: p.Key, Where: p.Where(), Message: p.Message})
+		}
+	}
+	if why != nil {
+		message := strings.TrimPrefix(conduit.AsError(why, conduit.NotSent).Message, key+": ")
+		found = append(found, config.Problem{Key: key, Where: c.Value(key).Where, Message: message})
+	}
+	if len(found) == 0 {
 		return err
 	}
 	return withProblem(c, err, key, why)
@@ -80,8 +98,7 @@ func withProblem(c *config.Config, err error, key string, why error) error {
 	if !ok {
 		e = &config.Error{}
 	}
-	message := strings.TrimPrefix(conduit.AsError(why, conduit.NotSent).Message, key+": ")
-	return &config.Error{Problems: append(slices.Clone(e.Problems), config.Problem{Key: key, Where: c.Value(key).Where, Message: message})}
+	return &config.Error{Problems: slices.Concat(e.Problems, found)}
 }
 
 // explanation is one value and where it came from.

@@ -37,8 +37,13 @@ type hosting interface {
 	unready() []string
 	// notes says which elements were given up.
 	notes() []string
+<<<<<<< HEAD
 	// setAttributes gives other attributes to everything that is deployed.
 	setAttributes(a host.Attributes) error
+=======
+	// drainTimeout is how long what is deployed asks a drain to take; 0 = it does not.
+	drainTimeout() time.Duration
+>>>>>>> w-manifest
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }
@@ -166,7 +171,11 @@ func (p plugins) notes() (notes []string) {
 	return notes
 }
 
+<<<<<<< HEAD
 func (p plugins) setAttributes(a host.Attributes) error { return p.SetAttributes(a) }
+=======
+func (p plugins) drainTimeout() time.Duration { return p.DrainTimeout() }
+>>>>>>> w-manifest
 
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
@@ -199,6 +208,10 @@ func (nothing) unready() []string { return nil }
 
 func (nothing) notes() []string { return nil }
 
+<<<<<<< HEAD
 func (nothing) setAttributes(host.Attributes) error { return nil }
+=======
+func (nothing) drainTimeout() time.Duration { return 0 }
+>>>>>>> w-manifest
 
 func (nothing) stop(context.Context) {}

@@ -345,7 +345,7 @@ func (i *instance) drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	i.closing.Store(true)
-	limited, cancel := context.WithTimeout(ctx, i.c.Duration("drain.timeout"))
+	limited, cancel := context.WithTimeout(ctx, max(i.c.Duration("drain.timeout"), i.host.drainTimeout()))
 	defer cancel()
 	i.drainDoors(limited)
 	i.host.stop(limited)

@@ -268,7 +268,7 @@ func (d *decoder) value(n *yaml.Node, into reflect.Value, tag reflect.StructTag,
 		into.Set(reflect.New(into.Type().Elem()))
 		into = into.Elem()
 	}
-	switch into.Kind() { //nolint:exhaustive // the kinds of the fields that there are
+	switch into.Kind() {
 	case reflect.Struct:
 		d.object(n, into, at)
 	case reflect.Map:

@@ -160,6 +160,7 @@ func (r RunAs) Level() conduit.Level {
 		return conduit.Anonymous
 	case RunAsSuperuser:
 		return conduit.Superuser
+	case RunAsUser:
 	}
 	return conduit.User
 }

@@ -225,3 +225,29 @@ func TestSchemaKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestPage: the example of docs/plugin-host.md is one that is taken, and has every key.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/plugin-host.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "## A directory with deployment.yaml\n")
+	_, rest, ok1 := strings.Cut(rest, "```yaml\n")
+	text, _, ok2 := strings.Cut(rest, "```\n")
+	if !ok || !ok1 || !ok2 {
+		t.Fatal("there is no example")
+	}
+	m, err := Parse("m", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := obeys(t, schema(t), text); err != nil {
+		t.Error(err)
+	}
+	for _, key := range Keys() {
+		if key = strings.Replace(key, "[]", "[0]", 1); m.lines[key] == 0 {
+			t.Errorf("it does not show %s", key)
+		}
+	}
+}

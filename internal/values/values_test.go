@@ -36,7 +36,7 @@ func TestForms(t *testing.T) {
 			t.Errorf("number %q: %q does not say %q", text, why, want)
 		}
 	}
-	if got := Suggest("atributes", []string{"args", "attributes"}); got != "; did you mean attributes?" {
+	if got := Suggest("clusters", []string{"args", "cluster"}); got != "; did you mean cluster?" {
 		t.Error(got)
 	}
 	if got := Suggest("zzzzzzzz", []string{"args", "attributes"}); got != "" {
