@@ -124,7 +124,7 @@ var layers = map[string]layer{
 	"registry": {
 		why:   "which peers are alive, what they host and have room for; it dials through an interface of its own, so it does not know transport",
 		local: []string{".", "address", "discovery", "proto/conduit/v1"},
-		third: []string{protobuf, backoff}, // backoff: between dials
+		third: []string{protobuf, backoff, rate}, // backoff: between dials; rate: of questions to one peer
 	},
 	"internal/peerlink": {
 		why:   "the registry's links to peers, made by transport's client: the one place that knows both",

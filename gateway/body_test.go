@@ -201,6 +201,40 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
+// A body that comes slowly takes no place of a call, so that a few bytes on many
+// connections shut nobody out; and when it is there and all places are taken, the
+// request is refused as any other.
+func TestSlowBodyTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, s := inMemory(t, Options{Concurrency: 1, Stall: time.Hour})
+		slow := l.dial()
+		defer slow.Close()
+		if _, err := io.WriteString(slow, "POST "+callPath+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n\""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // until all there is of its body is read
+
+		quick := l.dial()
+		defer quick.Close()
+		go func() {
+			_, _ = io.WriteString(quick, "POST "+callPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+		}()
+		synctest.Wait()
+		if s.count() != 1 {
+			t.Fatal("a call does not get the one place, which a slow body has")
+		}
+		go func() { _, _ = io.WriteString(slow, "x\"") }()
+		wantProblem(t, readAnswer(t, slow), http.StatusServiceUnavailable, conduit.ReasonOverloaded)
+		if s.count() != 1 {
+			t.Errorf("%d calls were made at once, and there is one place", s.count())
+		}
+		go func() { (<-s.came).say(t, "1", io.EOF) }()
+		if res := readAnswer(t, quick); res.StatusCode != http.StatusOK {
+			t.Errorf("the call that had the place: %s", res.Status)
+		}
+	})
+}
+
 // TestSlowBodyOfRefused: net/http reads on in what the gateway does not want.
 func TestSlowBodyOfRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,8 @@ type Options struct {
 	// deadline of its own; negative = none. A call that was asked for as a stream
 	// has none.
 	Timeout time.Duration
-	// Concurrency bounds the calls under way; further ones are refused.
+	// Concurrency bounds the calls under way; further ones are refused. A request
+	// whose body is still coming is none yet.
 	Concurrency int
 	// Memory bounds what the bodies of all calls under way hold, in bytes. Results
 	// count as well while they are written, though they are never refused.
@@ -145,7 +146,8 @@ func New(o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// InFlight is the number of calls under way.
+// InFlight is the number of calls under way. Requests whose body is still coming are
+// not among them.
 func (g *Gateway) InFlight() int { return int(g.calls.Load()) }
 
 // ServeHTTP implements http.Handler. It returns when the call has ended, of which
@@ -217,13 +219,10 @@ func (q *request) serve(ctx context.Context) *fault {
 		}
 	}
 
-	if q.g.calls.Add(1) > int64(q.g.o.Concurrency) {
-		q.g.calls.Add(-1)
-		return overloaded("%d calls are under way, the gateway's limit", q.g.o.Concurrency)
-	}
-	defer q.g.calls.Add(-1)
 	defer func() { q.g.memory.Add(-q.held) }()
-
+	if q.g.calls.Load() >= int64(q.g.o.Concurrency) {
+		return q.g.full() // before the body is read, which would be for nothing
+	}
 	in := &conduit.Invocation{
 		Method: q.route.method, Accept: accept.content(), Last: true, Streaming: accept.streams(),
 		As: as, TraceParent: q.trace.parent, TraceState: q.trace.state,
@@ -231,6 +230,12 @@ func (q *request) serve(ctx context.Context) *fault {
 	if f := q.readRequest(in); f != nil {
 		return f
 	}
+	// It is a call from here on: who sends a body slowly takes nobody's place.
+	if q.g.calls.Add(1) > int64(q.g.o.Concurrency) {
+		q.g.calls.Add(-1)
+		return q.g.full()
+	}
+	defer q.g.calls.Add(-1)
 	ctx, cancel := q.bound(ctx, limit, in.Streaming)
 	defer cancel()
 	if in.Streaming && q.g.o.Watch != nil {
@@ -240,6 +245,11 @@ func (q *request) serve(ctx context.Context) *fault {
 		ctx = watched
 	}
 	return q.call(ctx, in, accept)
+}
+
+// full refuses a call for which there is no place.
+func (g *Gateway) full() *fault {
+	return overloaded("%d calls are under way, the gateway's limit", g.o.Concurrency)
 }
 
 // bound gives the call its deadline: the client's, counted from the request's

@@ -368,6 +368,48 @@ func TestReload(t *testing.T) {
 	f.until("the worker to be left", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 3 })
 }
 
+// While it drains, and still answers, the gateway closes each connection in order, so
+// that nobody sends a request into the end of one.
+func TestGatewayClosesConnections(t *testing.T) {
+	t.Parallel()
+	f := prepare(t, []string{built.echo})
+	f.launch("--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "10m")
+	f.waitReady()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	closes := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.gateway+"/v1/call/"+echoPath+"Upper", strings.NewReader(`"x"`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body := readAll(t, resp.Body); resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", resp.Status, body)
+		}
+		return resp.Close
+	}
+	f.until("echo to answer, as the gateway knows it", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 0 })
+	if closes() {
+		t.Error("a connection is closed though nothing drains")
+	}
+	f.signal(syscall.SIGTERM)
+	f.until("/readyz to say no", func() bool { return f.get("/readyz") == http.StatusServiceUnavailable })
+	if !closes() {
+		t.Error("the connection stays open while the instance drains")
+	}
+	f.signal(syscall.SIGTERM)
+	if code := f.wait(); code != 130 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 // Units: what does not fit is refused at once, with what there is.
 func TestCapacity(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -91,10 +93,10 @@ func newCatalog(info *conduitv1.InstanceInfo, known *shapes) *catalog {
 		digest: string(info.GetDigest()), info: info, offers: map[key]*offer{}, deployments: map[address.DeploymentID]bool{},
 	}
 	c.opaque = c.digest == "" && len(info.GetDeployments()) == 0
-	everywhere := map[string][]*entry{} // by element, over all deployments
+	everywhere := byName{} // over all deployments
 	services := map[address.ServiceKey]*entry{}
 	for _, d := range inOrder(info.GetDeployments()) {
-		here := map[string][]*entry{}
+		here := byName{}
 		exports := map[address.ServiceKey]*entry{}
 		for _, e := range d.elements {
 			n := &entry{ElementInfo: e, deployment: d.text}
@@ -102,8 +104,7 @@ func newCatalog(info *conduitv1.InstanceInfo, known *shapes) *catalog {
 			if name == "" || e.GetState() == "disabled" {
 				continue
 			}
-			here[name] = append(here[name], n)
-			everywhere[name] = append(everywhere[name], n)
+			n.inDeployment, n.inAll = here.add(n), everywhere.add(n)
 			n.parse(known)
 			for service := range n.services {
 				firstServing(exports, service, n)
@@ -114,16 +115,93 @@ func newCatalog(info *conduitv1.InstanceInfo, known *shapes) *catalog {
 			continue // a transient one: scans find it, nobody can name it
 		}
 		c.deployments[d.id] = true
-		for name, entries := range here {
-			c.add(key{deployment: d.id, element: name}, entries)
+		for name, list := range here {
+			c.add(key{deployment: d.id, element: name}, list)
 		}
-		c.export(key{deployment: d.id, ordinal: -1}, exports, here)
+		c.export(key{deployment: d.id, ordinal: -1}, exports, func(n *entry) int32 { return here.ordinal(n, n.inDeployment) })
 	}
-	for name, entries := range everywhere {
-		c.add(key{any: true, element: name}, entries)
+	for name, list := range everywhere {
+		c.add(key{any: true, element: name}, list)
 	}
-	c.export(key{any: true, ordinal: -1}, services, everywhere)
+	c.export(key{any: true, ordinal: -1}, services, func(n *entry) int32 { return everywhere.ordinal(n, n.inAll) })
 	return c
+}
+
+// Bounds of what is kept of one instance's answer. A host that keeps to its own
+// limits stays far below; beyond them a few bytes of an answer would cost kilobytes
+// here, for each of its peers.
+const (
+	// mostHosted bounds its elements and their services, together.
+	mostHosted = 1 << 16
+	// mostMethods bounds the methods of all of these.
+	mostMethods = 1 << 18
+	// maxDigest is the longest digest, in bytes (docs/protocol.md): it is sent back
+	// with each question.
+	maxDigest = 64
+	// maxText is how much is kept of what an instance says of itself: its name, its
+	// mode and its version, in bytes. A name that can be configured is far shorter.
+	maxText = 256
+)
+
+// checkInfo says what of an answer is beyond what is kept of one, and cuts its texts.
+func checkInfo(info *conduitv1.InstanceInfo) error {
+	if n := len(info.GetDigest()); n > maxDigest {
+		return fmt.Errorf("its digest has %d bytes, more than %d", n, maxDigest)
+	}
+	hosted, methods := len(info.GetDeployments()), 0
+	for _, d := range info.GetDeployments() {
+		hosted += len(d.GetElements())
+		for _, e := range d.GetElements() {
+			hosted += len(e.GetServices())
+			for _, s := range e.GetServices() {
+				methods += len(s.GetMethods())
+			}
+		}
+	}
+	if hosted > mostHosted {
+		return fmt.Errorf("it says that it has %d deployments, elements and services, more than the %d that one instance can have", hosted, mostHosted)
+	}
+	if methods > mostMethods {
+		return fmt.Errorf("it says that it has %d methods, more than the %d that one instance can have", methods, mostMethods)
+	}
+	for _, text := range []*string{&info.Name, &info.Mode, &info.Version} {
+		if len(*text) > maxText {
+			*text = strings.ToValidUTF8((*text)[:maxText], "") + "..."
+		}
+	}
+	return nil
+}
+
+// byName are the elements of each name, in order.
+type byName map[string]*namesakes
+
+type namesakes struct {
+	entries []*entry
+	serving int32 // which of them is the first that serves; -1 = none
+}
+
+// add adds an element, and returns where it stands among those of its name.
+func (b byName) add(n *entry) int32 {
+	list := b[n.GetName()]
+	if list == nil {
+		list = &namesakes{serving: -1}
+		b[n.GetName()] = list
+	}
+	at := int32(len(list.entries))
+	if list.serving < 0 && serving(n.GetState()) {
+		list.serving = at
+	}
+	list.entries = append(list.entries, n)
+	return at
+}
+
+// ordinal returns how an element that stands at a place is found among those of its
+// name: -1 if it is by the name alone.
+func (b byName) ordinal(n *entry, at int32) int32 {
+	if at == max(b[n.GetName()].serving, 0) {
+		return -1
+	}
+	return at
 }
 
 // entry is an element on the way into a catalog.
@@ -132,6 +210,8 @@ type entry struct {
 
 	deployment string
 	services   map[address.ServiceKey]map[string]*Method
+	// Where it stands among the elements of its name, in its deployment and in all.
+	inDeployment, inAll int32
 }
 
 func (n *entry) parse(known *shapes) {
@@ -153,27 +233,13 @@ func firstServing(exports map[address.ServiceKey]*entry, service address.Service
 
 // add adds the elements of one name: each at its ordinal whatever its state, and
 // without ordinal the first that serves, as the host finds them.
-func (c *catalog) add(k key, entries []*entry) {
-	first := entries[0]
-	for i, n := range entries {
+func (c *catalog) add(k key, list *namesakes) {
+	for i, n := range list.entries {
 		k.ordinal = int32(i)
 		c.offer(k, n)
-		if !serving(first.GetState()) && serving(n.GetState()) {
-			first = n
-		}
 	}
 	k.ordinal = -1
-	c.offer(k, first)
-}
-
-// ordinalOf returns how an element is found among those of its name.
-func ordinalOf(n *entry, entries []*entry) int32 {
-	at := slices.Index(entries, n)
-	first := slices.IndexFunc(entries, func(n *entry) bool { return serving(n.GetState()) })
-	if at == max(first, 0) {
-		return -1
-	}
-	return int32(at)
+	c.offer(k, list.entries[max(list.serving, 0)])
 }
 
 // offer adds an element with each of its services, and once without.
@@ -191,13 +257,14 @@ func (c *catalog) offer(k key, n *entry) {
 	}
 }
 
-// export adds where services are found by themselves.
-func (c *catalog) export(k key, exports map[address.ServiceKey]*entry, elements map[string][]*entry) {
+// export adds where services are found by themselves; ordinal says how their element
+// is found.
+func (c *catalog) export(k key, exports map[address.ServiceKey]*entry, ordinal func(*entry) int32) {
 	for service, n := range exports {
 		k.service = service
 		c.offers[k] = &offer{
 			ready: serving(n.GetState()), state: n.GetState(), reason: n.GetReason(), deployment: n.deployment, element: n.GetName(),
-			ordinal: ordinalOf(n, elements[n.GetName()]), methods: n.services[service],
+			ordinal: ordinal(n), methods: n.services[service],
 		}
 	}
 }

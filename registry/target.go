@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
@@ -21,6 +22,10 @@ const (
 	// longLife is the life of a link after which the pauses begin anew: a peer that
 	// accepts links and drops them is not dialled without end.
 	longLife = 5 * time.Second
+	// A peer that says again and again that it hosts something else is asked so many
+	// times at once, and then once in each pause.
+	askBurst = 20
+	askPause = 500 * time.Millisecond
 )
 
 // target is a URL that discovery names, and the goroutine that dials it.
@@ -290,9 +295,14 @@ func stopped(ctx context.Context) error {
 }
 
 // watch asks a peer from time to time until it is over, and says why it is.
+//
+// Questions that follow from what the peer says come after a pause, once there have
+// been many: what it says may be another thing each time.
 func (t *target) watch(ctx context.Context, p *Peer) error {
 	timer := time.NewTimer(jitter(t.r.o.Refresh))
 	defer timer.Stop()
+	questions := rate.NewLimiter(rate.Every(askPause), askBurst)
+	wake := p.wake // nil while a question waits for its pause
 	for {
 		select {
 		case <-ctx.Done():
@@ -302,7 +312,13 @@ func (t *target) watch(ctx context.Context, p *Peer) error {
 		case reason := <-p.away:
 			return t.farewell(ctx, p, reason)
 		case <-timer.C:
-		case <-p.wake:
+			wake = p.wake
+		case <-wake:
+			if rest := questions.Reserve().Delay(); rest > 0 {
+				wake = nil
+				timer.Reset(rest)
+				continue
+			}
 		}
 		if err := t.ask(ctx, p); err != nil {
 			select {
@@ -364,6 +380,9 @@ func (t *target) ask(ctx context.Context, p *Peer) error {
 		return fmt.Errorf("its Hello said %s, and now it says that it is %s", p.link.Instance(), got)
 	}
 	p.heard.Store(time.Now().UnixNano())
+	if err := checkInfo(info); err != nil {
+		return err
+	}
 	switch {
 	case !info.GetUnchanged():
 		had = newCatalog(info, &t.r.shapes)

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -299,8 +298,5 @@ func (c *carrier) writePongs() {
 // abort closes a connection whose peer does not answer. tls.Conn.Close would
 // first wait 5 s for its alert to be taken.
 func abort(conn net.Conn) error {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	return conn.Close()
+	return bare(conn).Close()
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -291,6 +292,7 @@ func TestWrongEndpoint(t *testing.T) {
 		{name: "503 of an instance", status: 503, header: map[string]string{HeaderReason: "draining", "Retry-After": "7"}, code: conduit.Unavailable, reason: conduit.ReasonDraining, retry: true, retryIn: 7 * time.Second},
 		{name: "503 of a proxy", status: 503, code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, retry: true},
 		{name: "an echoed secret", status: 500, body: "you sent Bearer s3cr3t-CANARY-91", code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "[session]", retry: true},
+		{name: "a secret where texts are cut", status: 500, body: strings.Repeat("x", 190) + "s3cr3t-CANARY-91", header: map[string]string{"Server": strings.Repeat("y", 52) + "s3cr3t-CANARY-91"}, code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "[session", retry: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -310,6 +312,58 @@ func TestWrongEndpoint(t *testing.T) {
 			}
 			if e.Retryable != test.retry || e.RetryAfter != test.retryIn || e.Peer != url+Path {
 				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// TestStrangersAnswer: what is no HTTP, or has no end, costs neither memory nor a secret.
+func TestStrangersAnswer(t *testing.T) {
+	const secret = "s3cr3t-CANARY-91"
+	ctx := testContext(t)
+	for _, test := range []struct {
+		name, answer, more string // more is sent until the other end has enough
+		text               string
+	}{
+		{name: "headers without end", answer: "HTTP/1.1 200 OK\r\n", more: "X-A: " + strings.Repeat("a", 1000) + "\r\n", text: "more than 256 KiB"},
+		{name: "a line without end", more: strings.Repeat("a", 1000), text: "more than 256 KiB"},
+		{name: "an echo in the header", answer: "HTTP/1.1 200 OK\r\n\x1b" + secret + "\r\n\r\n", text: "[session]"},
+		{name: "an echo in the first line", answer: secret + "\r\n\r\n", text: "[session]"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var strangers sync.WaitGroup
+			defer strangers.Wait()
+			defer l.Close()
+			strangers.Go(func() {
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					strangers.Go(func() {
+						defer conn.Close()
+						if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
+							return
+						}
+						_, err := io.WriteString(conn, test.answer)
+						for err == nil && test.more != "" {
+							_, err = io.WriteString(conn, test.more)
+						}
+					})
+				}
+			})
+			c := dialer(t, ClientOptions{Session: secret, DialTimeout: 20 * time.Second})
+			_, err = call(ctx, c.Peer("ws://"+l.Addr().String()).At(echoAddress), "Echo", "")
+			e := want(t, err, conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent)
+			if !strings.Contains(e.Message, test.text) {
+				t.Errorf("message %.300q, want %q in it", e.Message, test.text)
+			}
+			if all := fmt.Sprintf("%v %+v %v", err, e, errors.Unwrap(e)); strings.Contains(all, "CANARY") {
+				t.Errorf("the secret is in %.500q", all)
 			}
 		})
 	}

@@ -39,6 +39,7 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := c.dialer.NetDialContext(ctx, network, addr)
 		if err == nil {
+			conn = &handshake{Conn: conn, left: maxHandshake}
 			// gorilla minds the context's deadline, but not its cancellation.
 			stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 		}
@@ -52,14 +53,17 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 			return nil, e
 		}
 		if resp != nil {
-			return nil, c.explainAnswer(k, resp, err)
+			return nil, k.scrub(c.explainAnswer(k, resp, err))
 		}
-		return nil, c.explainDial(ctx, k.url, err)
+		return nil, k.scrub(c.explainDial(ctx, k.url, err))
+	}
+	if h, ok := bare(ws.NetConn()).(*handshake); ok {
+		h.over.Store(true)
 	}
 	if p := ws.Subprotocol(); p != SubProtocol {
 		_ = ws.Close() // it is of no use, whatever its closing says
-		return nil, answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
-			"the answer to the upgrade names the sub-protocol %q, not %q: something else than an instance is served at this URL", p, SubProtocol)
+		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade names the sub-protocol %.256q, not %q: something else than an instance is served at this URL", p, SubProtocol))
 	}
 	userTimeout, err := tune(ws.NetConn(), c.o.UserTimeout)
 	if err != nil {
@@ -97,9 +101,49 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 			// The dial's time, not the call's: said so, and another peer may do better.
 			return nil, unreachable(k.url, fmt.Sprintf("no Hello within %v", c.o.DialTimeout), err)
 		}
-		return nil, &e
+		return nil, k.scrub(&e)
 	}
 	return l, nil
+}
+
+// maxHandshake is how much of an answer to an upgrade is read, certificates and all: who
+// sends headers without an end shall not fill the memory.
+const maxHandshake = 256 << 10
+
+var errLongHandshake = fmt.Errorf("the answer to the upgrade has more than %d KiB: it is no instance's", maxHandshake>>10)
+
+// handshake bounds what is read from a connection until the upgrade is over.
+type handshake struct {
+	net.Conn
+
+	left int // bytes; used by the reader only
+	over atomic.Bool
+}
+
+func (h *handshake) Read(p []byte) (int, error) {
+	if h.over.Load() {
+		return h.Conn.Read(p)
+	}
+	if h.left <= 0 {
+		return 0, errLongHandshake
+	}
+	n, err := h.Conn.Read(p[:min(len(p), h.left)])
+	h.left -= n
+	return n, err
+}
+
+// scrub takes the session out of an error: whoever is dialled may send back what it got.
+func (k key) scrub(e *conduit.Error) *conduit.Error {
+	if k.session == "" {
+		return e
+	}
+	clean := func(s string) string { return strings.ReplaceAll(s, k.session, "[session]") }
+	c := *e
+	c.Message, c.Reason = clean(e.Message), clean(e.Reason)
+	if e.Err != nil && strings.Contains(e.Err.Error(), k.session) {
+		c.Err = errors.New(clean(e.Err.Error()))
+	}
+	return &c
 }
 
 // credential puts the session where proxies and logs expect a secret.
@@ -149,6 +193,8 @@ func (c *Client) explainDial(ctx context.Context, url string, err error) *condui
 		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca) or the program's options"
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		why = "the other end closed the connection instead of answering: does it speak TLS (wss://)?"
+	case errors.Is(err, errLongHandshake):
+		why = errLongHandshake.Error()
 	}
 	return unreachable(url, why, err)
 }
@@ -160,10 +206,12 @@ func isTimeout(err error) bool {
 
 // explainAnswer says what an HTTP answer other than an upgrade means.
 func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit.Error {
-	url, said := k.url, firstLine(resp.Body)
-	if k.session != "" { // a stranger may send back what it got
-		said = strings.ReplaceAll(said, k.session, "[session]")
+	// Before anything is cut: of a secret that was cut the rest would stay.
+	clean := func(s string) string { return s }
+	if k.session != "" {
+		clean = func(s string) string { return strings.ReplaceAll(s, k.session, "[session]") }
 	}
+	url, said := k.url, firstLine(resp.Body, clean)
 	if said != "" {
 		said = ": " + said
 	}
@@ -172,7 +220,7 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 	case http.StatusUnauthorized:
 		e = answerError(url, conduit.Unauthenticated, conduit.ReasonUnauthenticated, false, "the session is not accepted (401)%s", said)
 		if theirs, ours := resp.Header.Get(HeaderAuthStore), c.o.Link.Hello.AuthStore; theirs != "" && ours != "" && theirs != ours {
-			e.Message += fmt.Sprintf("; the peer's auth store is %.64q and ours %q: instances of one cluster share one (auth.store)", theirs, ours)
+			e.Message += fmt.Sprintf("; the peer's auth store is %.64q and ours %q: instances of one cluster share one (auth.store)", clean(theirs), ours)
 		}
 	case http.StatusForbidden:
 		e = answerError(url, conduit.PermissionDenied, reasonPermissionDenied, false, "the peer forbids the link (403)%s", said)
@@ -189,7 +237,7 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 		}
 	default:
 		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
-			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp), resp.Status, said)
+			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp, clean), clean(resp.Status), said)
 		if resp.StatusCode == http.StatusBadRequest && resp.TLS == nil && strings.Contains(said, "HTTPS") {
 			e.Message += "; should the URL begin with wss://?"
 		}
@@ -199,8 +247,8 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 }
 
 // server names who answered, by its own word.
-func server(resp *http.Response) string {
-	if s := resp.Header.Get("Server"); s != "" {
+func server(resp *http.Response, clean func(string) string) string {
+	if s := clean(resp.Header.Get("Server")); s != "" {
 		return fmt.Sprintf("%.64q", s)
 	}
 	return "the server"
@@ -208,12 +256,12 @@ func server(resp *http.Response) string {
 
 // firstLine returns the beginning of an answer's text, which gorilla has cut to
 // 1 KiB, if it is fit to print.
-func firstLine(r io.Reader) string {
+func firstLine(r io.Reader, clean func(string) string) string {
 	b, err := io.ReadAll(io.LimitReader(r, 1024))
 	if err != nil {
 		return ""
 	}
-	b, _, _ = bytes.Cut(bytes.TrimSpace(b), []byte("\n"))
+	b, _, _ = bytes.Cut(bytes.TrimSpace([]byte(clean(string(b)))), []byte("\n"))
 	if len(b) > 200 {
 		b = b[:200]
 	}

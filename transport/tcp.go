@@ -25,8 +25,9 @@ func userTimeoutOf(set, deadAfter time.Duration) time.Duration {
 // TCP_USER_TIMEOUT that is in force, 0 if there is none. An error is of no
 // consequence to the caller: the connection works without them.
 func tune(conn net.Conn, userTimeout time.Duration) (time.Duration, error) {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
+	conn = bare(conn)
+	if h, ok := conn.(*handshake); ok {
+		conn = h.Conn
 	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok || userTimeout <= 0 || !hasUserTimeout {
@@ -36,6 +37,14 @@ func tune(conn net.Conn, userTimeout time.Duration) (time.Duration, error) {
 		return 0, err
 	}
 	return userTimeout, nil
+}
+
+// bare returns the connection below TLS.
+func bare(conn net.Conn) net.Conn {
+	if t, ok := conn.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return conn
 }
 
 // explainTimeout says what has given a connection up when no deadline of ours had

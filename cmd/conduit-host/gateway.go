@@ -49,7 +49,7 @@ func (i *instance) serveGateway(l net.Listener) error {
 		return configf("gateway: %v", err)
 	}
 	i.gateway = &httpGateway{server: &http.Server{
-		Handler:           g,
+		Handler:           i.lastRequests(g),
 		ReadHeaderTimeout: gatewayHeaderTimeout,
 		IdleTimeout:       gatewayIdleTimeout,
 		MaxHeaderBytes:    gatewayHeaderBytes,
@@ -62,6 +62,17 @@ func (i *instance) serveGateway(l net.Listener) error {
 		return nil
 	})
 	return nil
+}
+
+// lastRequests closes, while the instance drains, each connection with its answer. Whoever
+// goes on using one would send a request into its end, and not know what became of it.
+func (i *instance) lastRequests(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if i.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // drain takes no more requests and waits for those under way, until ctx ends;

@@ -38,7 +38,7 @@ func documentation() []byte {
 A value comes from one of four layers; a later one wins:
 
 1. the default,
-2. the file given with ` + "`--config FILE`" + `,
+2. the file given with ` + "`--config FILE`" + ` (a file, not a pipe: it is read more than once),
 3. the environment: ` + "`CONDUIT_CFG_`" + ` and the key in capitals, with ` + "`_`" + ` for ` + "`.`" + `: ` + "`cluster.listen` is `CONDUIT_CFG_CLUSTER_LISTEN`" + `,
 4. a flag: the key with dashes: ` + "`cluster.listen` is `--cluster-listen`" + `.
 

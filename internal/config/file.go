@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -24,11 +25,15 @@ type text struct {
 
 // readFile reads the file layer. Everything wrong with it is found in one go.
 func readFile(path string, keys []Key) (map[string]text, []Problem) {
-	f, err := os.Open(path)
+	// Without waiting: the open of a pipe would, until somebody writes.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, []Problem{{Where: path, Message: "the configuration file cannot be opened: " + cause(err) + "; give its path with --config"}}
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() && !info.IsDir() && path != os.DevNull {
+		return nil, []Problem{{Where: path, Message: "is a pipe or a device, and the configuration is read more than once, as on SIGHUP; write it to a file"}}
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, []Problem{{Where: path, Message: "the configuration file cannot be read: " + cause(err)}}

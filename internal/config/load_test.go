@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -390,15 +391,58 @@ func bomb() string {
 }
 
 func TestFileCannotBeRead(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large.yaml")
+	if err := os.WriteFile(large, make([]byte, maxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
 		filepath.Join(t.TempDir(), "none.yaml"): "cannot be opened: no such file or directory",
 		t.TempDir():                             "cannot be read: is a directory",
-		"/dev/zero":                             "larger than 1MiB",
+		large:                                   "larger than 1MiB",
+		"/dev/zero":                             "is a pipe or a device",
 	} {
 		_, err := Load(Sources{File: path, Machine: machine()})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+}
+
+// A pipe is refused, and at once, whether or not somebody will write to it: its text
+// would be there for the first reader only, and the others would find an empty file.
+func TestFileIsAPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo.yaml")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString("mode: worker\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, fmt.Sprint("/dev/fd/", r.Fd())} {
+		loaded := make(chan error, 1)
+		go func() {
+			_, err := Load(Sources{File: path, Machine: machine()})
+			loaded <- err
+		}()
+		select {
+		case err := <-loaded:
+			if err == nil || !strings.Contains(err.Error(), "is a pipe or a device") || !strings.Contains(err.Error(), "write it to a file") {
+				t.Errorf("%s: %v", path, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is waited for", path)
+		}
+	}
+	if _, err := Load(Sources{File: os.DevNull, Machine: machine()}); err != nil && strings.Contains(err.Error(), "pipe") {
+		t.Errorf("%s is an empty file each time, and was refused: %v", os.DevNull, err)
 	}
 }
 
