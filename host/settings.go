@@ -73,27 +73,15 @@ type given struct {
 }
 
 // with returns a binary whose process is given g.
-<<<<<<< HEAD
-func (b binary) with(g given) *binary {
-	b.given = g
-	at := g.namedAt
-	g.namedAt = "" // a line that has moved changes nothing
-	if len(g.args) == 0 && len(g.env) == 0 && g.limits == (pluginlink.Limits{}) && g.sandbox == "" {
-		return &b
-	}
-	// Of strings and numbers alone, so it cannot fail; maps are written in order.
-	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.limits, g.sandbox})
-=======
 func (b *binary) with(g given) *binary {
 	c := *b
 	c.given = g
-	if len(g.args) == 0 && len(g.env) == 0 && len(g.attributes) == 0 && g.confine == (pluginlink.Confine{}) {
+	if len(g.args) == 0 && len(g.env) == 0 && g.limits == (pluginlink.Limits{}) && g.sandbox == "" {
 		return &c
 	}
 	// Of strings and numbers alone, so it cannot fail; maps are written in order. What the
 	// manifest calls the element, and where, changes no process.
-	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.attributes, g.confine})
->>>>>>> w-manifest
+	text, _ := json.Marshal([]any{b.sum, g.args, g.env, g.limits, g.sandbox})
 	sum := sha256.Sum256(text)
 	c.key = hex.EncodeToString(sum[:])
 	return &c

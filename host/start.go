@@ -180,14 +180,10 @@ func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *condu
 	if err != nil {
 		return t, err
 	}
-<<<<<<< HEAD
 	for _, w := range resp.GetWarnings() {
 		t.warnings = append(t.warnings, t.scrub.text(w))
 	}
 	return t, nil
-=======
-	return append(b.confine.Unapplied(), resp.GetWarnings()...), nil
->>>>>>> w-manifest
 }
 
 // healthPause is between two looks at an element that is coming up.

@@ -30,11 +30,7 @@ func (a *app) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		Short:   "Says what is wrong with the configuration",
-<<<<<<< HEAD
-		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory and the attributes file alone.",
-=======
-		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory alone, and at each deployment.yaml\nin it, which serve would refuse alone: what is wrong with one exits 2, too.",
->>>>>>> w-manifest
+		Long:    "Says what is wrong with the configuration: it takes what serve takes, starts nothing, and exits 2 if\nserve would. Of the machine it looks at the deployments directory and the attributes file alone, and at\neach deployment.yaml in it, which serve would refuse alone: what is wrong with one exits 2, too.",
 		Example: "  conduit-host config check --config conduit.yaml",
 		Args:    takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
@@ -72,13 +68,9 @@ func withDeployments(c *config.Config, err error) error {
 		}
 	}
 	if why != nil {
-		message := strings.TrimPrefix(conduit.AsError(why, conduit.NotSent).Message, key+": ")
-		found = append(found, config.Problem{Key: key, Where: c.Value(key).Where, Message: message})
+		found = append(found, problemOf(c, key, why))
 	}
-	if len(found) == 0 {
-		return err
-	}
-	return withProblem(c, err, key, why)
+	return withProblems(err, found...)
 }
 
 // withAttributes adds that the attributes file cannot be used.
@@ -88,12 +80,20 @@ func withAttributes(c *config.Config, err error) error {
 		return err
 	}
 	if _, why := instanceAttributes(c); why != nil {
-		return withProblem(c, err, key, why)
+		return withProblems(err, problemOf(c, key, why))
 	}
 	return err
 }
 
-func withProblem(c *config.Config, err error, key string, why error) error {
+func problemOf(c *config.Config, key string, why error) config.Problem {
+	message := strings.TrimPrefix(conduit.AsError(why, conduit.NotSent).Message, key+": ")
+	return config.Problem{Key: key, Where: c.Value(key).Where, Message: message}
+}
+
+func withProblems(err error, found ...config.Problem) error {
+	if len(found) == 0 {
+		return err
+	}
 	e, ok := errors.AsType[*config.Error](err)
 	if !ok {
 		e = &config.Error{}

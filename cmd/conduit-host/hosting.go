@@ -37,13 +37,10 @@ type hosting interface {
 	unready() []string
 	// notes says which elements were given up.
 	notes() []string
-<<<<<<< HEAD
 	// setAttributes gives other attributes to everything that is deployed.
 	setAttributes(a host.Attributes) error
-=======
 	// drainTimeout is how long what is deployed asks a drain to take; 0 = it does not.
 	drainTimeout() time.Duration
->>>>>>> w-manifest
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }
@@ -171,11 +168,8 @@ func (p plugins) notes() (notes []string) {
 	return notes
 }
 
-<<<<<<< HEAD
 func (p plugins) setAttributes(a host.Attributes) error { return p.SetAttributes(a) }
-=======
-func (p plugins) drainTimeout() time.Duration { return p.DrainTimeout() }
->>>>>>> w-manifest
+func (p plugins) drainTimeout() time.Duration           { return p.DrainTimeout() }
 
 func (p plugins) stop(ctx context.Context) { _ = p.Stop(ctx) }
 
@@ -208,10 +202,7 @@ func (nothing) unready() []string { return nil }
 
 func (nothing) notes() []string { return nil }
 
-<<<<<<< HEAD
 func (nothing) setAttributes(host.Attributes) error { return nil }
-=======
-func (nothing) drainTimeout() time.Duration { return 0 }
->>>>>>> w-manifest
+func (nothing) drainTimeout() time.Duration         { return 0 }
 
 func (nothing) stop(context.Context) {}

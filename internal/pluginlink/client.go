@@ -131,14 +131,7 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	if cfg.Owner != "" {
 		protocol = append(protocol, envOwner+"="+cfg.Owner)
 	}
-<<<<<<< HEAD
 	cfg.Env = append(cfg.Limits.env(), cfg.Env...)
-=======
-	if err := cfg.Confine.unmet(); err != nil {
-		return misconfigured(err)
-	}
-	cfg.Env = append(cfg.Confine.env(), cfg.Env...)
->>>>>>> w-manifest
 	if _, err := pluginEnv(nil, cfg.Env, nil); err != nil {
 		return misconfigured(err)
 	}

@@ -1,7 +1,6 @@
 package pluginlink
 
 import (
-	"errors"
 	"math"
 	"strconv"
 )
@@ -31,25 +30,4 @@ func (l *Limits) env() []string {
 		env = append(env, "GOMEMLIMIT="+strconv.FormatInt(l.MemorySoft, 10))
 	}
 	return env
-}
-
-// unmet says what a process is to be held to and cannot be: an operator who requires a
-// fence must not find out later that there was none.
-func (c *Confine) unmet() error {
-	if c.Sandbox == "required" {
-		return errors.New("its deployment says `sandbox: required`, and this version has none; take that out to run it without")
-	}
-	return nil
-}
-
-// Unapplied says, for people, what of it this version does not do.
-func (c *Confine) Unapplied() []string {
-	var list []string
-	if c.Sandbox == "best-effort" {
-		list = append(list, "its deployment says `sandbox: best-effort`, and this version has none: it is not fenced in")
-	}
-	if c.Core > 0 {
-		list = append(list, "its deployment sets limits.core, which this version does not: there is no core dump")
-	}
-	return list
 }
