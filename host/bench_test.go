@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 )
@@ -33,4 +34,30 @@ func BenchmarkSwap(b *testing.B) {
 	}
 	b.ReportMetric(float64(lost), "failed")
 	b.ReportMetric(float64(calls)/b.Elapsed().Seconds(), "calls/s")
+}
+
+// BenchmarkStart starts and ends the process of an element, with and without a sandbox.
+// For the figures:
+//
+//	go test -run '^$' -bench Start -benchtime 50x ./host
+func BenchmarkStart(b *testing.B) {
+	for _, mode := range []Sandbox{SandboxOff, SandboxBestEffort} {
+		b.Run(string(mode), func(b *testing.B) {
+			r := newRigWith(b, func(o *Options) { o.Sandbox = mode }, "echo")
+			r.ready()
+			e := r.h.elements["echo"]
+			f, _ := e.wanted()
+			b.ResetTimer()
+			for range b.N {
+				g, err := e.start(r.ctx, f.binary, true)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				g.drain()
+				e.part(g, errors.New("the benchmark is done with it"))
+				b.StartTimer()
+			}
+		})
+	}
 }

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/link"
@@ -56,6 +59,8 @@ func fixture(name string) {
 		for {
 			fmt.Println("la la la")
 		}
+	case "stranger":
+		fixtureStranger(os.Getenv("STRANGER_SOCKET"))
 	case "host":
 		fixtureHost()
 	case "host-forks":
@@ -85,6 +90,19 @@ func serveFixture(name string) {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// fixtureStranger calls a plugin that it has not started, and prints what came of it.
+func fixtureStranger(socket string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close() //nolint:errcheck // the process ends
+	_, err = conduitv1.NewPluginClient(c).Stop(ctx, &conduitv1.StopRequest{})
+	fmt.Println(status.Code(err))
 }
 
 // fixtureForkingHost is a host whose plugin starts a process of its own; it prints the

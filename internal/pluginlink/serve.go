@@ -146,6 +146,9 @@ func (s *server) readEnv() (err error) {
 func (s *server) newServer(opts []grpc.ServerOption) *grpc.Server {
 	s.up.Store(true)
 	n := int(min(s.maxMessage, math.MaxInt32-envelope)) + envelope
+	if len(opts) == 0 { // go-plugin's own are those of TLS, which knows the host by its certificate
+		opts = hostOnly(s.hostPID)
+	}
 	return grpc.NewServer(append(opts,
 		grpc.MaxRecvMsgSize(n), grpc.MaxSendMsgSize(n),
 		grpc.InitialWindowSize(grpcWindow), grpc.InitialConnWindowSize(grpcWindow),
