@@ -424,7 +424,7 @@ func (e *element) healthy(p *pluginlink.Process, a health) {
 	same := e.status.State == state && e.status.Reason == reason
 	e.mu.Unlock()
 	if !same {
-		p.Log(hclog.Info, "element health changed", "deployment", e.deployment, "state", string(state), "kind", kind, "reason", reason)
+		p.Log(hclog.Info, "element health changed", "state", string(state), "kind", kind, "reason", reason)
 		e.set(state, kind, reason)
 	}
 }
