@@ -98,12 +98,12 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 	}
 	defer f.Close() //nolint:errcheck // read only
 	e.mu.Lock()
-	name := e.status.Name
+	name, next := e.status.Name, e.status.Generation+1
 	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
 		Name: e.deployment, Element: name, Path: b.exec, File: f, Source: b.source, Dir: work, Env: e.h.o.Env,
 		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
-		Spawner: e.h.spawner, Log: e.log,
+		Spawner: e.h.spawner, Log: e.log.With("generation", next), Output: e.keep(next),
 	})
 	if err != nil {
 		return nil, err
