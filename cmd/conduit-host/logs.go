@@ -218,6 +218,9 @@ func recordText(w io.Writer, at time.Time, r *logRow) {
 	var below string
 	for _, k := range slices.Sorted(maps.Keys(r.Fields)) {
 		v := r.Fields[k]
+		if k == "module" && v == r.Element {
+			continue // as loggers call themselves by default
+		}
 		if strings.Contains(v, "\n") {
 			for line := range strings.Lines(v) {
 				below += "    " + printable(strings.TrimSuffix(line, "\n")) + "\n"

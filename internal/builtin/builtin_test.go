@@ -339,7 +339,7 @@ func TestLogs(t *testing.T) {
 			server.CancelBackground(conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.OutcomeUnknown, "going away"))
 		}
 	}, conduit.AsBackground())
-	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Code != conduit.Unavailable || e.Reason != conduit.ReasonDraining {
+	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Code != conduit.Unavailable || e.Reason != conduit.ReasonDraining || e.Outcome != conduit.OutcomeUnknown {
 		t.Errorf("at the drain it ends with %v", err)
 	}
 	for range conduit.Stream[*conduitv1.LogRecord](ctx, admin, "Logs", &conduitv1.LogsRequest{Deployment: "d", Follow: true}, conduit.AsBackground()) {

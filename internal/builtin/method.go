@@ -57,8 +57,8 @@ func stream[Req, Res proto.Message](empty func() Req, f func(ctx context.Context
 				}
 				return call.Send(ctx, m)
 			})
-			if errors.Is(err, io.EOF) { // the call is over: who is to hear of it?
-				return context.Cause(ctx)
+			if err != nil && ctx.Err() != nil {
+				return ctx.Err() // the link knows why, and that nobody knows how far it came
 			}
 			return err
 		}
