@@ -68,6 +68,17 @@ func (r *realm) noSecrets() {
 		if !strings.Contains(log, `"link opened"`) && i == r.worker {
 			r.t.Errorf("the log of %s is not at level trace", i.name)
 		}
+		files, _ := filepath.Glob(filepath.Join(i.dir, "data", "instances", i.name, "host", "logs", "*.log*"))
+		if len(files) == 0 {
+			r.t.Errorf("%s has no logs of its deployments", i.name)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				r.t.Error(err)
+			}
+			log += string(text)
+		}
 		for _, s := range r.secrets {
 			if strings.Contains(log, s) {
 				r.t.Errorf("the log of %s holds the secret %s", i.name, s)
