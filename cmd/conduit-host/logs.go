@@ -215,7 +215,7 @@ func recordText(w io.Writer, at time.Time, r *logRow) {
 	if r.Dropped > 0 {
 		fmt.Fprintf(w, " (%d)", r.Dropped)
 	}
-	var below string
+	var below strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(r.Fields)) {
 		v := r.Fields[k]
 		if k == "module" && v == r.Element {
@@ -223,7 +223,7 @@ func recordText(w io.Writer, at time.Time, r *logRow) {
 		}
 		if strings.Contains(v, "\n") {
 			for line := range strings.Lines(v) {
-				below += "    " + printable(strings.TrimSuffix(line, "\n")) + "\n"
+				below.WriteString("    " + printable(strings.TrimSuffix(line, "\n")) + "\n")
 			}
 			continue
 		}
@@ -232,5 +232,5 @@ func recordText(w io.Writer, at time.Time, r *logRow) {
 		}
 		fmt.Fprintf(w, " %s=%s", printable(k), printable(v))
 	}
-	fmt.Fprintf(w, "\n%s", below)
+	fmt.Fprintf(w, "\n%s", below.String())
 }

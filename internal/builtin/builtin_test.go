@@ -342,7 +342,10 @@ func TestLogs(t *testing.T) {
 	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Code != conduit.Unavailable || e.Reason != conduit.ReasonDraining || e.Outcome != conduit.OutcomeUnknown {
 		t.Errorf("at the drain it ends with %v", err)
 	}
-	for range conduit.Stream[*conduitv1.LogRecord](ctx, admin, "Logs", &conduitv1.LogsRequest{Deployment: "d", Follow: true}, conduit.AsBackground()) {
+	for _, err := range conduit.Stream[*conduitv1.LogRecord](ctx, admin, "Logs", &conduitv1.LogsRequest{Deployment: "d", Follow: true}, conduit.AsBackground()) {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if err := server.WaitServed(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -41,9 +42,18 @@ func TestQueries(t *testing.T) {
 		t.Fatalf("%d records, such as %+v; want %+v", len(got), got[:1], want[0])
 	}
 	for _, q := range []Query{
-		{Tail: 0}, {Tail: 1}, {Tail: 7}, {Tail: 1000}, {Tail: -1, Element: "a"}, {Tail: 3, Element: "b"}, {Tail: 3, Element: "none"},
-		{Tail: -1, MinLevel: hclog.Warn}, {Tail: 5, MinLevel: hclog.Error, Element: "a"},
-		{Tail: -1, Since: begun.Add(90 * time.Second)}, {Tail: 2, Since: begun.Add(50 * time.Second)}, {Tail: -1, Since: time.Now()},
+		{Tail: 0},
+		{Tail: 1},
+		{Tail: 7},
+		{Tail: 1000},
+		{Tail: -1, Element: "a"},
+		{Tail: 3, Element: "b"},
+		{Tail: 3, Element: "none"},
+		{Tail: -1, MinLevel: hclog.Warn},
+		{Tail: 5, MinLevel: hclog.Error, Element: "a"},
+		{Tail: -1, Since: begun.Add(90 * time.Second)},
+		{Tail: 2, Since: begun.Add(50 * time.Second)},
+		{Tail: -1, Since: time.Now()},
 	} {
 		var all []Record
 		for _, r := range want {
@@ -123,21 +133,22 @@ func TestFollow(t *testing.T) {
 	for i := range 3 {
 		readers.Go(func() {
 			if i > 0 {
-				for !l.Has("echo") && ctx.Err() == nil { // with the writer under way
+				for !l.Has("echo") && ctx.Err() == nil {
+					runtime.Gosched() // until the writer is under way
 				}
 			}
 			next := 0
 			done := errors.New("done")
 			err := l.Read(ctx, "echo", Query{Tail: -1, Follow: true}, func(r Record) error {
-				if r.Dropped > 0 && i > 0 {
+				switch {
+				case r.Dropped > 0 && i > 0:
 					next += int(r.Dropped) // another may be slower
-					return nil
-				}
-				if number(r) != next {
+				case number(r) != next:
 					t.Errorf("reader %d: %v instead of number %d", i, r, next)
 					return done
+				default:
+					next++
 				}
-				next++
 				if i == 0 {
 					read <- 1
 				}
@@ -177,12 +188,13 @@ func TestSlowFollower(t *testing.T) {
 	l := New(Options{Dir: t.TempDir(), MaxSize: 64 << 20})
 	l.Append(numbered(0))
 	const all = maxBehind + 1000
+	ctx := testContext(t)
 	stuck, goOn := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	var got []Record
 	over := errors.New("over")
 	go func() {
-		done <- l.Read(testContext(t), "echo", Query{Tail: -1, Follow: true}, func(r Record) error {
+		done <- l.Read(ctx, "echo", Query{Tail: -1, Follow: true}, func(r Record) error {
 			if len(got) == 0 {
 				close(stuck)
 				<-goOn
@@ -200,9 +212,10 @@ func TestSlowFollower(t *testing.T) {
 	flush(t, l) // the file has it, whatever becomes of who follows
 	close(goOn)
 	for l.behind() > 0 { // what comes once it has read on is seen again
-		if t.Context().Err() != nil {
+		if ctx.Err() != nil {
 			t.Fatal("it never read on")
 		}
+		runtime.Gosched()
 	}
 	l.Append(numbered(all))
 	if err := <-done; !errors.Is(err, over) {
@@ -361,6 +374,7 @@ func TestHangingDisk(t *testing.T) {
 		l := New(Options{Dir: t.TempDir(), MaxSize: 64 << 20})
 		l.create = d.create
 		r := numbered(0)
+		r.Message = strings.Repeat("x", 16<<10)
 		l.Append(r) // hangs
 		synctest.Wait()
 		n := maxQueue / r.size()
@@ -511,7 +525,9 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		for begun := false; !begun; {
-			if ctx.Err() != nil {
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
 				t.Fatal("it never wrote enough")
 			}
 			_, err := os.Stat(filepath.Join(dir, "echo.log.2"))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -119,11 +120,11 @@ type part struct {
 // parts are the files of a log, the present one first.
 type parts []part
 
-func (p *parts) close() {
-	for _, one := range *p {
+// close may be called again.
+func (p parts) close() {
+	for _, one := range p {
 		_ = one.f.Close()
 	}
-	*p = nil
 }
 
 // snapshot opens the files of the log, with all that was appended before. From there on
@@ -232,13 +233,14 @@ func (p part) lines(ctx context.Context, at int64, q *Query, yield func(Record) 
 			return context.Cause(ctx)
 		}
 		b, err := in.ReadSlice('\n')
+		last := errors.Is(err, io.EOF)
 		if len(text) <= maxLine { // else it is none, and only its end is looked for
 			text = append(text, b...)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case err != nil && !errors.Is(err, io.EOF):
+		case err != nil && !last:
 			return err
 		}
 		if len(text) <= maxLine {
@@ -248,10 +250,10 @@ func (p part) lines(ctx context.Context, at int64, q *Query, yield func(Record) 
 				}
 			}
 		}
-		text = text[:0]
-		if err != nil {
+		if last {
 			return nil
 		}
+		text = text[:0]
 	}
 }
 
@@ -259,33 +261,41 @@ func (p part) lines(ctx context.Context, at int64, q *Query, yield func(Record) 
 // and where each begins, until it says false. Lines that are too long are left out.
 func lastLines(f io.ReaderAt, size int64, fn func(b []byte, offset int64) bool) error {
 	block := make([]byte, readBlock)
-	var rest []byte // of the line whose beginning is not found yet
-	long := false   // it is too long
+	var line []byte     // of which the pieces are put together
+	var pieces [][]byte // of the line whose beginning is not found yet, the last one first
+	n, long := 0, false // their bytes; it is too long
+	add := func(b []byte) {
+		if n += len(b); n > maxLine {
+			pieces, long = nil, true
+		}
+		if len(b) > 0 && !long {
+			pieces = append(pieces, bytes.Clone(b))
+		}
+	}
+	whole := func(offset int64) bool {
+		line = line[:0]
+		for _, piece := range slices.Backward(pieces) {
+			line = append(line, piece...)
+		}
+		pieces, n, long = pieces[:0], 0, false
+		return len(line) == 0 || fn(line, offset)
+	}
 	for end := size; end > 0; {
 		b := block[:min(readBlock, end)]
 		end -= int64(len(b))
 		if _, err := f.ReadAt(b, end); err != nil {
 			return err
 		}
-		for {
-			i := bytes.LastIndexByte(b, '\n')
-			if long = long || len(rest)+len(b)-i-1 > maxLine; long {
-				rest = rest[:0]
-			} else {
-				rest = append(bytes.Clone(b[i+1:]), rest...)
-			}
-			if i < 0 {
-				break
-			}
-			if len(rest) > 0 && !fn(rest, end+int64(i)+1) {
+		for i := bytes.LastIndexByte(b, '\n'); i >= 0; i = bytes.LastIndexByte(b, '\n') {
+			add(b[i+1:])
+			if !whole(end + int64(i) + 1) {
 				return nil
 			}
-			b, rest, long = b[:i], rest[:0], false
+			b = b[:i]
 		}
+		add(b)
 	}
-	if len(rest) > 0 {
-		fn(rest, 0)
-	}
+	whole(0)
 	return nil
 }
 

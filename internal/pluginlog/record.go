@@ -9,8 +9,8 @@ import (
 )
 
 // maxLine is the longest line of a file that is read, in bytes. The longest that is
-// written is shorter: a line of a plugin's output, of which a byte may take six.
-const maxLine = 2 << 20
+// written is shorter: a line of a plugin's output, of which a byte may take fifteen.
+const maxLine = 4 << 20
 
 // Record is one record of a deployment's log. It must not be changed once it was handed
 // over.
