@@ -235,21 +235,21 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 		if panicked != nil && now.After(panicked.end) {
 			flush() // a process that goes on after a line that only looks like one
 		}
-		_, isRecord := parseRecord(line)
-		switch {
-		case isRecord:
-			flush()
-			o.line(sourceStderr, line, cut)
-		case panicked == nil && !startsPanic(line):
-			o.line(sourceStderr, line, cut)
-		default:
-			if panicked == nil {
-				panicked = &block{end: now.Add(blockTime)}
+		if panicked != nil {
+			if _, ok := parseRecord(line); ok {
+				flush()
 			}
-			panicked.add(line)
-			panicked.cut += cut
-			_ = setDeadline(now.Add(blockQuiet))
 		}
+		if panicked == nil {
+			if !startsPanic(line) {
+				o.line(sourceStderr, line, cut)
+				continue
+			}
+			panicked = &block{end: now.Add(blockTime)}
+		}
+		panicked.add(line)
+		panicked.cut += cut
+		_ = setDeadline(now.Add(blockQuiet))
 	}
 }
 

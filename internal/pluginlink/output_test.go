@@ -2,8 +2,10 @@ package pluginlink
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit/internal/pluginlog"
 )
 
 func TestLineReader(t *testing.T) {
@@ -211,4 +215,72 @@ func FuzzOutput(f *testing.F) {
 			_ = a.check("p", "/s")
 		}
 	})
+}
+
+// FuzzLog: whatever a process writes to stderr, each record of it is in the log's file as
+// it was told, and nothing in it keeps others from being read.
+func FuzzLog(f *testing.F) {
+	for _, s := range []string{"", "x\n\xff\xfe\n", `{"@message":5,"":"","a\u0000":{"b":[]}}`, "panic: x\n\ty\n{\"@message\":\"z\"}\n", "{\"@message\":\"\u2028</a>\",\"stack\":\"1\\n2\"}", "[WARN] \x1b[2J\r\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		defer cancel()
+		logs := pluginlog.New(pluginlog.Options{Dir: t.TempDir(), MaxSize: 1 << 30})
+		var want []pluginlog.Record
+		o := newOutput(hclog.NewNullLogger(), func(r OutputRecord) {
+			one := pluginlog.Record{Time: r.Time.UTC().Round(0), Level: r.Level, Deployment: "d", Element: r.Element, Pid: r.Pid, Source: r.Source, Message: r.Message}
+			for i := 0; i < len(r.Fields); i += 2 {
+				if one.Fields == nil {
+					one.Fields = map[string]string{}
+				}
+				one.Fields[fmt.Sprint(r.Fields[i])] = fmt.Sprint(r.Fields[i+1])
+			}
+			want = append(want, one)
+			logs.Append(one)
+		})
+		o.setElement(string(b))
+		o.drainStderr(bytes.NewReader(b), func(time.Time) error { return nil })
+		var got []pluginlog.Record
+		if err := logs.Read(ctx, "d", pluginlog.Query{Tail: -1}, func(r pluginlog.Record) error {
+			got = append(got, r)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.EqualFunc(got, want, func(a, b pluginlog.Record) bool { return reflect.DeepEqual(a, b) }) {
+			t.Errorf("the file has %+v, and %+v was told", got, want)
+		}
+		if err := logs.Flush(ctx); err != nil { // before the directory goes
+			t.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkLine is what a line of 150 bytes costs on its way to the log and its file.
+func BenchmarkLine(b *testing.B) {
+	line := []byte(`{"@level":"info","@message":"served a request","@timestamp":"2026-01-01T00:00:00.000000Z","path":"/a/b/c","status":200,"took":"1.234ms","user":"ada"}`)
+	logs := pluginlog.New(pluginlog.Options{Dir: b.TempDir(), MaxSize: 1 << 30})
+	for name, sink := range map[string]func(OutputRecord){
+		"log": nil,
+		"file": func(r OutputRecord) {
+			fields := map[string]string{}
+			for i := 0; i < len(r.Fields); i += 2 {
+				fields[fmt.Sprint(r.Fields[i])] = fmt.Sprint(r.Fields[i+1])
+			}
+			logs.Append(pluginlog.Record{Time: r.Time, Level: r.Level, Deployment: "d", Element: r.Element, Pid: r.Pid, Source: r.Source, Message: r.Message, Fields: fields})
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			o := newOutput(hclog.New(&hclog.LoggerOptions{Output: io.Discard, JSONFormat: true}), sink)
+			b.ReportAllocs()
+			for b.Loop() {
+				o.tokens = lineBurst
+				o.line(sourceStderr, line, 0)
+			}
+			if err := logs.Flush(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
 }
