@@ -160,9 +160,14 @@ var layers = map[string]layer{
 	"internal/safepath": {
 		why: "who else could change what a path leads to: asked of all that an instance runs or trusts",
 	},
+	"internal/pluginlog": {
+		why:   "what plugins wrote: files of bounded size, who follows them, and the way back; it knows lines and names, and no process",
+		local: []string{"address"},
+		third: []string{hclog}, // its levels
+	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
+		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/pluginlog", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
 	},
 	"internal/values": {

@@ -107,7 +107,7 @@ func (e *element) note(kind int, what string) {
 		return
 	}
 	if what != "" {
-		e.log.Warn(what)
+		e.tell(hclog.Warn, what)
 	}
 	e.h.rebuild()
 }

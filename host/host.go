@@ -20,6 +20,7 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	"github.com/elemental-conduit/conduit/internal/pluginlog"
 )
 
 // Host runs the plugins of one instance and passes calls on to them. All methods may
@@ -31,6 +32,7 @@ type Host struct {
 	instance  string
 	builtinID string
 	memory    *link.Memory
+	logs      *pluginlog.Logs // of the deployments
 
 	table    atomic.Pointer[table]
 	draining atomic.Bool
@@ -80,6 +82,10 @@ func New(o Options) (*Host, error) {
 	}
 	if h.memory == nil {
 		h.memory = link.NewMemory(256 << 20)
+	}
+	var err error
+	if h.logs, err = newLogs(&h.o, h.log); err != nil {
+		return nil, err
 	}
 	h.drainCtx, h.cancelDrain = context.WithCancel(context.Background())
 	h.table.Store(newTable(nil))
@@ -132,6 +138,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	for _, e := range elements {
 		<-e.done
 	}
+	h.flushLogs()
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Raw", conduitv1.Level_LEVEL_ANONYMOUS), method("Println", conduitv1.Level_LEVEL_ANONYMOUS), method("Flood", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Given", conduitv1.Level_LEVEL_ANONYMOUS), method("Try", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
@@ -260,6 +262,16 @@ func (f *fixture) Handle(in *link.Incoming) {
 			}
 		case "Print":
 			_, _ = fmt.Fprintf(os.Stderr, "%s\n", m.Data)
+		case "Println":
+			fmt.Println(string(m.Data))
+		case "Raw": // past what the library puts in the place of os.Stderr
+			_, _ = syscall.Write(2, m.Data)
+		case "Flood": // "<n>" lines at once
+			n, err := strconv.Atoi(string(m.Data))
+			if err != nil {
+				return err
+			}
+			_, _ = syscall.Write(2, bytes.Repeat([]byte("flood\n"), n))
 		case "Wait", "Heavy":
 			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
 				return err

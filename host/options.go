@@ -98,6 +98,10 @@ type Options struct {
 	// Attributes are what all elements are told: they win over an element's defaults, and
 	// a deployment's own over them. See SetAttributes.
 	Attributes Attributes
+	// Of what the elements of a deployment write, so many old files are kept beside the
+	// present one, each of about that many bytes.
+	LogSize  int64 // 10 MiB
+	LogFiles int   // 3
 
 	ScanInterval   time.Duration // 30s: the whole directory is read so often, and when events hint at a change
 	StartTimeout   time.Duration // 10s: exec to handshake
@@ -182,13 +186,16 @@ func (o *Options) setDefaults() error {
 	for _, n := range []struct {
 		v *int
 		d int
-	}{{&o.CrashLoopAfter, 5}, {&o.MaxStarts, 4}, {&o.Concurrency, 1024}} {
+	}{{&o.CrashLoopAfter, 5}, {&o.MaxStarts, 4}, {&o.Concurrency, 1024}, {&o.LogFiles, 3}} {
 		if *n.v == 0 {
 			*n.v = n.d
 		}
 	}
 	if o.Budget == nil {
 		o.Budget = budget.New(math.MaxInt64)
+	}
+	if o.LogSize == 0 {
+		o.LogSize = 10 << 20
 	}
 	if o.MaxMessage == 0 {
 		o.MaxMessage = link.DefaultMaxMessage

@@ -38,7 +38,7 @@ func openPrivate(dir, sockets string, unsafe bool) (_ *private, err error) {
 		return nil, err
 	}
 	p := &private{dir: dir, chosen: sockets == "", unsafe: unsafe}
-	for _, sub := range []string{"", "bin", "work", "data"} {
+	for _, sub := range []string{"", "bin", "work", "data", logsDir} {
 		path := filepath.Join(dir, sub)
 		if err := p.check(path); err != nil { // before anything is made where others can
 			return nil, err

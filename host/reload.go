@@ -247,7 +247,7 @@ func (e *element) serve(g *generation) {
 	e.good = g.binary
 	e.mu.Unlock()
 	e.h.rebuild()
-	e.log.Info("element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", g.sum)
+	e.tell(hclog.Info, "element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", g.sum)
 	if old != nil {
 		e.retire(old)
 	}

@@ -104,7 +104,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 	}
 	defer f.Close() //nolint:errcheck // read only
 	e.mu.Lock()
-	name := e.status.Name
+	name, next := e.status.Name, e.status.Generation+1
 	e.mu.Unlock()
 	box, err := e.newBox(b, work)
 	if err != nil {
@@ -114,7 +114,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 		Name: e.key(), Element: name, Path: b.exec, Args: b.args, File: f, Source: b.source, Dir: work,
 		Env: slices.Concat(e.h.o.Env, b.env), Limits: b.limits,
 		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.o().StartTimeout, MaxMessage: e.h.o.MaxMessage,
-		Spawner: e.h.spawner, Log: e.log,
+		Spawner: e.h.spawner, Log: e.log.With("generation", next), Output: e.keep(next),
 	}
 	box.launch(&config)
 	p, err := pluginlink.Launch(ctx, config)

@@ -236,14 +236,14 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	e.mu.Unlock()
 	switch {
 	case final:
-		e.log.Error("element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
+		e.tell(hclog.Error, "element refused; it is tried again when its file changes", "kind", kind, "reason", reason)
 		e.set(Refused, kind, reason)
 		return -1
 	case ours:
 		// No failure of the element's: it must not be given up for what this host lacks.
 		wait := r.backoff.NextBackOff()
 		kind = string(pluginlink.KindSystem)
-		e.log.Error("element not started, for want of something of this host's", "reason", reason, "again_in", wait.Round(time.Millisecond).String())
+		e.tell(hclog.Error, "element not started, for want of something of this host's", "reason", reason, "again_in", wait.Round(time.Millisecond).String())
 		e.set(Backoff, kind, reason)
 		return wait
 	}
@@ -261,7 +261,7 @@ func (e *element) failed(err error, r *restarts, lived time.Duration) time.Durat
 	e.mu.Lock()
 	e.status.Restarts++
 	e.mu.Unlock()
-	e.log.Error("element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
+	e.tell(hclog.Error, "element failed", "kind", kind, "reason", reason, "state", string(state), "failures", r.quick, "again_in", wait.Round(time.Millisecond).String())
 	e.set(state, kind, reason)
 	return wait
 }
@@ -440,7 +440,7 @@ func (e *element) healthy(p *pluginlink.Process, a health) {
 	same := e.status.State == state && e.status.Reason == reason
 	e.mu.Unlock()
 	if !same {
-		p.Log(hclog.Info, "element health changed", "deployment", e.deployment, "state", string(state), "kind", kind, "reason", reason)
+		p.Log(hclog.Info, "element health changed", "state", string(state), "kind", kind, "reason", reason)
 		e.set(state, kind, reason)
 	}
 }
@@ -495,7 +495,7 @@ func (e *element) stop(ctx context.Context, g *generation) {
 	}
 	e.finish(g)
 	e.dropNext()
-	e.log.Info("element stopped", "element", g.desc.GetElement(), "generation", g.number)
+	e.tell(hclog.Info, "element stopped", "element", g.desc.GetElement(), "generation", g.number)
 }
 
 // finish lets what is under way on a generation end, and stops it.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,12 +65,23 @@ func newRealm(t *testing.T, flags ...string) *realm {
 func (r *realm) noSecrets() {
 	for _, i := range []*instance{r.worker, r.front} {
 		i.kill()
-		log := i.output()
-		if !strings.Contains(log, `"link opened"`) && i == r.worker {
+		logs := []string{i.output()}
+		if !strings.Contains(logs[0], `"link opened"`) && i == r.worker {
 			r.t.Errorf("the log of %s is not at level trace", i.name)
 		}
+		files, _ := filepath.Glob(filepath.Join(i.dir, "data", "instances", i.name, "host", "logs", "*.log*"))
+		if len(files) == 0 {
+			r.t.Errorf("%s has no logs of its deployments", i.name)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				r.t.Error(err)
+			}
+			logs = append(logs, string(text))
+		}
 		for _, s := range r.secrets {
-			if strings.Contains(log, s) {
+			if slices.ContainsFunc(logs, func(log string) bool { return strings.Contains(log, s) }) {
 				r.t.Errorf("the log of %s holds the secret %s", i.name, s)
 			}
 		}

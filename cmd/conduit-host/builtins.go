@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/builtin"
@@ -25,12 +27,17 @@ func (i *instance) newBuiltins() (*builtin.Services, error) {
 			return p.User, p.Level, err
 		},
 		// By way of the instance: the host starts after the services.
-		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i,
+		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i, Logs: i,
 	})
 }
 
 // Deployments implements builtin.Inventory.
 func (i *instance) Deployments() []*conduitv1.DeploymentInfo { return i.host.Deployments() }
+
+// Logs implements builtin.Logs.
+func (i *instance) Logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error {
+	return i.host.logs(ctx, in, send)
+}
 
 // Drain implements builtin.Lifecycle: serve, which waits for a signal, hears of it.
 func (i *instance) Drain(user, reason string) {

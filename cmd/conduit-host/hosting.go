@@ -16,6 +16,7 @@ import (
 	"github.com/elemental-conduit/conduit/internal/metrics"
 	"github.com/elemental-conduit/conduit/internal/router"
 	"github.com/elemental-conduit/conduit/locator"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // hosting is what an instance needs of what runs its plugins.
@@ -31,6 +32,8 @@ type hosting interface {
 	inFlight() int64
 	// links returns the links to the plugins.
 	links() []host.PluginLink
+	// logs gives the log of a deployment, as builtin.Logs does.
+	logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error
 	// ready is closed once everything that is deployed runs or has failed once.
 	ready() <-chan struct{}
 	// unready says why not everything that is deployed can be called yet.
@@ -98,6 +101,8 @@ func hostOptions(c *config.Config) host.Options {
 		MaxMessage:   c.Size("cluster.max_payload"),
 		LinkMemory:   c.Size("cluster.link_memory"),
 		ScanInterval: c.Duration("host.rescan"),
+		LogSize:      c.Size("host.log_size"),
+		LogFiles:     c.Int("host.log_files"),
 	}
 }
 
@@ -156,6 +161,10 @@ func (p plugins) findService(deployment string, service address.ServiceKey) (add
 
 func (p plugins) inFlight() int64 { return p.InFlight() }
 
+func (p plugins) logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error {
+	return p.Logs(ctx, in, send)
+}
+
 // notes says no more than names and kinds: whoever reaches the ops listener reads it.
 func (p plugins) notes() (notes []string) {
 	for _, d := range p.Snapshot() {
@@ -196,6 +205,10 @@ func (nothing) ready() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
+}
+
+func (nothing) logs(context.Context, *conduitv1.LogsRequest, func(*conduitv1.LogRecord) error) error {
+	return notHosted()
 }
 
 func (nothing) unready() []string { return nil }

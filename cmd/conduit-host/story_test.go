@@ -3,9 +3,12 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,13 +25,16 @@ import (
 //	                       ports, which are free ones; CLUSTER is its endpoint if it
 //	                       has one
 //	eventually ARGS        runs the program again and again until it succeeds
+//	eventually-in ARGS -- PATTERN  runs it again and again until its output has that
+//	status N ARGS          runs the program, which exits with that status
+//	cut FILE               takes the second half of the last line from a file
 //	signal NAME SIGNAL     sends term, kill or hup
 //	ended NAME STATUS      waits for its end
 //	notold NAME FILE       the instance's log does not hold what the file does
 //	exclusive FILE...      nobody but this user can do anything with the files
 func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
-		"deploy": deploy, "serving": serving, "serves": serves, "eventually": eventually, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+		"deploy": deploy, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
 	}
 }
 
@@ -83,6 +89,37 @@ func eventually(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("%q never succeeded: %v", args, err)
 		}
 	}
+}
+
+func eventuallyIn(ts *testscript.TestScript, _ bool, args []string) {
+	i := slices.Index(args, "--")
+	if i < 0 || i+2 != len(args) {
+		ts.Fatalf("eventually-in ARGS -- PATTERN")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[i+1])
+	ts.Check(err)
+	for end := time.Now().Add(deadline); ; {
+		err := ts.Exec(args[0], args[1:i]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%q never said %s: %v", args[:i], pattern, err)
+		}
+	}
+}
+
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	err := ts.Exec(args[1], args[2:]...)
+	if e, ok := errors.AsType[*exec.ExitError](err); !ok || strconv.Itoa(e.ExitCode()) != args[0] {
+		ts.Fatalf("%q: %v", args[1:], err)
+	}
+}
+
+func cutFile(ts *testscript.TestScript, _ bool, args []string) {
+	text := strings.TrimSuffix(ts.ReadFile(args[0]), "\n")
+	last := len(text) - strings.LastIndexByte(text, '\n')
+	ts.Check(os.Truncate(ts.MkAbs(args[0]), int64(len(text)-last/2)))
 }
 
 func startInstance(ts *testscript.TestScript, name string, flags []string) {

@@ -18,6 +18,7 @@ func adminMethods() map[string]method {
 		"Peers":   unary(func() *conduitv1.PeersRequest { return &conduitv1.PeersRequest{} }, peers),
 		"Explain": unary(func() *conduitv1.ExplainRequest { return &conduitv1.ExplainRequest{} }, explain),
 		"Drain":   unary(func() *conduitv1.DrainRequest { return &conduitv1.DrainRequest{} }, drain),
+		"Logs":    stream(func() *conduitv1.LogsRequest { return &conduitv1.LogsRequest{} }, logs),
 	}
 	for name, m := range methods {
 		m.admin = true
@@ -65,4 +66,16 @@ func drain(_ context.Context, s *Services, who asker, in *conduitv1.DrainRequest
 	}
 	s.o.Lifecycle.Drain(who.user, reason)
 	return &conduitv1.DrainResponse{}, nil
+}
+
+func logs(ctx context.Context, s *Services, background bool, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error {
+	switch {
+	case s.o.Logs == nil:
+		return lacking("logs of deployments")
+	case in.GetFollow() && !background:
+		// It would keep a drain waiting for as long as that may last.
+		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonWrongShape, conduit.Refused,
+			"to follow a log is a watch: make it a background call (conduit.AsBackground), as the command logs -f does, or ask without follow")
+	}
+	return s.o.Logs.Logs(ctx, in, send)
 }

@@ -74,6 +74,20 @@ func (f *fake) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*condui
 	return &conduitv1.ExplainResponse{Chosen: in.GetMethod()}, nil
 }
 
+// Logs gives two records, and with follow as many until the caller leaves.
+func (f *fake) Logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error {
+	for n := int64(1); n <= 2 || in.GetFollow(); n++ {
+		if err := send(&conduitv1.LogRecord{Deployment: in.GetDeployment(), UnixMicros: n}); err != nil {
+			return err
+		}
+		if n == 2 && in.GetFollow() {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 func byPeer(peer link.Peer, in *frame.Invoke) (string, conduit.Level, *conduit.Error) {
 	if in.HasAs && in.As.Kind == frame.AsAnonymous {
 		return "", conduit.Anonymous, nil
@@ -94,7 +108,7 @@ func start(t *testing.T, change func(o *Options)) *harness {
 	f := &fake{version: "1"}
 	o := Options{
 		Instance: address.RandomInstanceID(), Name: "w", Mode: "worker", Version: "v1", Epoch: 5, Started: time.Now(),
-		Authorize: byPeer, Inventory: f, Lifecycle: f, Links: f, Capacity: f, Peers: f, Explainer: f,
+		Authorize: byPeer, Inventory: f, Lifecycle: f, Links: f, Capacity: f, Peers: f, Explainer: f, Logs: f,
 	}
 	if change != nil {
 		change(&o)
@@ -284,6 +298,61 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// A log is a stream; to follow it is a call in the background, which ends with the drain
+// and with its caller.
+func TestLogs(t *testing.T) {
+	h := start(t, nil)
+	a, b := link.Pipe(16)
+	server := link.New(a, link.Options{Handler: h.Door(Management, h), Peer: link.Peer{Name: "client", User: "ada", Level: conduit.Superuser}})
+	client := link.New(b, link.Options{Dialer: true})
+	t.Cleanup(func() {
+		client.Close(link.CloseDone, "")
+		<-client.Done()
+		<-server.Done()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	admin := onLink{client, address.MustParse("*://conduit/conduit/" + adminService)}
+	read := func(follow bool, each func(n int64), options ...conduit.CallOption) error {
+		next := int64(1)
+		for r, err := range conduit.Stream[*conduitv1.LogRecord](ctx, admin, "Logs", &conduitv1.LogsRequest{Deployment: "d", Follow: follow}, options...) {
+			if err != nil {
+				return err
+			}
+			if r.GetDeployment() != "d" || r.GetUnixMicros() != next {
+				t.Errorf("%v instead of record %d", r, next)
+			}
+			each(next)
+			next++
+		}
+		if next != 3 {
+			t.Errorf("it ended before record %d", next)
+		}
+		return nil
+	}
+	if err := read(false, func(int64) {}); err != nil {
+		t.Error(err)
+	}
+	refused(t, "follow in the foreground", read(true, func(int64) {}), conduit.InvalidArgument, conduit.ReasonWrongShape)
+	err := read(true, func(n int64) {
+		if n == 2 {
+			server.CancelBackground(conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.OutcomeUnknown, "going away"))
+		}
+	}, conduit.AsBackground())
+	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Code != conduit.Unavailable || e.Reason != conduit.ReasonDraining || e.Outcome != conduit.OutcomeUnknown {
+		t.Errorf("at the drain it ends with %v", err)
+	}
+	for _, err := range conduit.Stream[*conduitv1.LogRecord](ctx, admin, "Logs", &conduitv1.LogsRequest{Deployment: "d", Follow: true}, conduit.AsBackground()) {
+		if err != nil {
+			t.Error(err)
+		}
+		break
+	}
+	if err := server.WaitServed(ctx); err != nil {
+		t.Errorf("the handler of a caller that has left goes on: %v", err)
+	}
+}
+
 func TestAdminRefused(t *testing.T) {
 	closed, open := start(t, nil), start(t, func(o *Options) { o.RemoteAdmin = true })
 	for _, tc := range []struct {
@@ -302,7 +371,10 @@ func TestAdminRefused(t *testing.T) {
 		{open, Plugin, conduit.Superuser, conduit.ReasonNotRemote},
 	} {
 		l := tc.h.dial(tc.door, tc.level)
-		for _, method := range []string{"Links", "Peers", "Drain"} {
+		for _, method := range []string{"Links", "Peers", "Drain", "Logs"} {
+			if method == "Logs" && tc.reason == "" {
+				continue // it has more than one answer; TestLogs reads them
+			}
 			_, err := invoke(t, l, "*://conduit/conduit/"+adminService, &conduit.Invocation{Method: method})
 			if tc.reason != "" {
 				refused(t, method, err, conduit.PermissionDenied, tc.reason)
@@ -318,9 +390,9 @@ func TestAdminRefused(t *testing.T) {
 
 // An instance without a part says so.
 func TestLacking(t *testing.T) {
-	h := start(t, func(o *Options) { o.Links, o.Peers, o.Explainer, o.Capacity = nil, nil, nil, nil })
+	h := start(t, func(o *Options) { o.Links, o.Peers, o.Explainer, o.Capacity, o.Logs = nil, nil, nil, nil, nil })
 	l := h.dial(Management, conduit.Superuser)
-	for _, method := range []string{"Links", "Peers", "Explain"} {
+	for _, method := range []string{"Links", "Peers", "Explain", "Logs"} {
 		_, err := invoke(t, l, "*://conduit/conduit/"+adminService, &conduit.Invocation{Method: method})
 		refused(t, method, err, conduit.Unimplemented, reasonUnimplemented)
 	}

@@ -42,6 +42,29 @@ func unary[Req, Res proto.Message](empty func() Req, f func(ctx context.Context,
 	}}
 }
 
+// stream makes a method of a func that takes one message and gives many.
+func stream[Req, Res proto.Message](empty func() Req, f func(ctx context.Context, s *Services, background bool, in Req, send func(Res) error) error) method {
+	return method{serve: func(s *Services, _ asker) link.ServeFunc {
+		return func(ctx context.Context, call *link.ServerCall) error {
+			in, err := request(ctx, call, empty)
+			if err != nil {
+				return err
+			}
+			err = f(ctx, s, call.Invoke().Background, in, func(out Res) error {
+				m, err := encode(call, out)
+				if err != nil {
+					return err
+				}
+				return call.Send(ctx, m)
+			})
+			if err != nil && ctx.Err() != nil {
+				return ctx.Err() // the link knows why, and that nobody knows how far it came
+			}
+			return err
+		}
+	}}
+}
+
 // request reads the call's one message; none at all, or a JSON null, is an empty
 // one.
 func request[Req proto.Message](ctx context.Context, call *link.ServerCall, empty func() Req) (Req, error) {
@@ -69,6 +92,14 @@ func request[Req proto.Message](ctx context.Context, call *link.ServerCall, empt
 // reply returns a message in the form that the caller accepts; who says nothing
 // gets what he sent.
 func reply(call *link.ServerCall, out proto.Message) error {
+	m, err := encode(call, out)
+	if err == nil {
+		call.Return(m)
+	}
+	return err
+}
+
+func encode(call *link.ServerCall, out proto.Message) (conduit.Message, error) {
 	inv := call.Invoke()
 	accept := string(inv.Accept)
 	if accept == "" {
@@ -76,17 +107,16 @@ func reply(call *link.ServerCall, out proto.Message) error {
 	}
 	contentType, data, err := conduit.EncodeFor(accept, out)
 	if err != nil {
-		return conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Executed, "the answer cannot be written: %v", err)
+		return conduit.Message{}, conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Executed, "the answer cannot be written: %v", err)
 	}
 	if contentType == conduit.ContentJSON { // protojson varies its spaces from build to build
 		var b bytes.Buffer
 		if err := json.Compact(&b, data); err != nil {
-			return err
+			return conduit.Message{}, err
 		}
 		data = b.Bytes()
 	}
-	call.Return(conduit.Message{ContentType: contentType, Data: data})
-	return nil
+	return conduit.Message{ContentType: contentType, Data: data}, nil
 }
 
 func isJSON(contentType string) bool {

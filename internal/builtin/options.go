@@ -54,6 +54,13 @@ type Explainer interface {
 	Explain(ctx context.Context, in *conduitv1.ExplainRequest) (*conduitv1.ExplainResponse, error)
 }
 
+// Logs are the logs of an instance's deployments. It is called concurrently.
+type Logs interface {
+	// Logs gives the records that in asks for to send, in order, on its own goroutine; with
+	// follow until ctx ends, of which it returns the cause.
+	Logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error
+}
+
 // Options say for which instance the services speak. Instance, Authorize,
 // Inventory and Lifecycle must be set.
 type Options struct {
@@ -76,4 +83,5 @@ type Options struct {
 	Capacity  Capacity
 	Peers     Peers
 	Explainer Explainer
+	Logs      Logs
 }

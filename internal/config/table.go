@@ -86,6 +86,8 @@ func Keys() []Key {
 		{Name: "host.start_timeout", Kind: Duration, Default: "10s", Min: shortest, Doc: "how long a plugin may take from its start to its handshake"},
 		{Name: "host.ready_timeout", Kind: Duration, Default: "60s", Min: shortest, Doc: "how long a plugin may take from its handshake until it serves"},
 		{Name: "host.concurrency", Kind: Int, Default: "1024", Min: 1, Max: 1 << 20, Doc: "calls under way in one element"},
+		{Name: "host.log_size", Kind: Size, Default: "10MiB", Min: 64 * kib, Max: gib, Doc: "how large the file of a deployment's log may get before it becomes an old one"},
+		{Name: "host.log_files", Kind: Int, Default: "3", Min: 1, Max: 100, Doc: "old files of a deployment's log that are kept"},
 		{Name: "host.allow_unsafe", Kind: Bool, Default: "false", Doc: "lets plugins run that others than this user and root can change"},
 		{Name: "host.sandbox", Kind: Enum, Default: "off", Enum: []string{"off", "best-effort", "required"}, Doc: "whether plugins are confined to their own files: not at all, as far as this kernel can, or wholly or not started"},
 		{Name: "host.plugin_tls", Kind: Enum, Default: "off", Enum: []string{"off", "auto"}, Later: true, Doc: "TLS between host and plugin"},

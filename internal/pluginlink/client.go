@@ -79,6 +79,9 @@ type LaunchConfig struct {
 	Spawner *Spawner
 	// Log takes the process's output and what is to be said of it; nil = nothing.
 	Log hclog.Logger
+	// Output takes the same, of every level; nil = nobody does. It is called from several
+	// goroutines until the process has ended and been killed, and must not block.
+	Output func(OutputRecord)
 }
 
 // Confinement has one process confine itself before it becomes the plugin. Its methods
@@ -139,7 +142,8 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.StartTimeout)
 	defer cancel()
 	p := &Process{cfg: &cfg, token: token, released: make(chan struct{})}
-	out := newOutput(cfg.Log)
+	out := newOutput(cfg.Log, cfg.Output)
+	p.printed = []*lineWriter{{out: out, source: sourceStdout}, {out: out, source: sourceStderr}}
 	out.setElement(cfg.Element)
 	// A go-plugin client cannot start twice and writes into its config: both
 	// are made anew for each launch.
@@ -162,8 +166,8 @@ func Launch(ctx context.Context, config LaunchConfig) (*Process, error) {
 		StartTimeout: cfg.StartTimeout + 5*time.Second,
 		// What go-plugin would say (a normal exit is an error to it), we say.
 		Logger:          hclog.NewNullLogger(),
-		SyncStdout:      &lineWriter{out: out, source: "stdout"},
-		SyncStderr:      &lineWriter{out: out, source: "stderr"},
+		SyncStdout:      p.printed[0],
+		SyncStderr:      p.printed[1],
 		Managed:         false, // its list never shrinks
 		GRPCDialOptions: dialOptions(cfg.MaxMessage),
 	})

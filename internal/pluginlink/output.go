@@ -3,6 +3,7 @@ package pluginlink
 import (
 	"bytes"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,32 +16,63 @@ import (
 const (
 	linesPerSecond = 2000
 	lineBurst      = 20000
+	lineUnit       = 1024 // bytes that count as a line, once a line is longer
 	tailLines      = 20   // lines of stderr that an error shows
 	tailLine       = 1024 // bytes of each
+	maxElement     = 128  // bytes of a name that is shown before it was checked
 	maxBlock       = 64 << 10
 	blockQuiet     = 200 * time.Millisecond // a panic's text comes at once
+	blockTime      = 2 * time.Second        // what comes later is no part of it, even if there was no pause
+	dropNotice     = time.Second            // so often it is said how much was dropped
 )
+
+// The sources of records.
+const (
+	sourceStdout = "stdout"
+	sourceStderr = "stderr"
+	sourceHost   = "host" // what is to be said of its output, or of the process
+)
+
+// OutputRecord is one record of a process's log, harmless in a terminal: message and
+// fields are one line each of text without control characters, but for the field
+// "stack", which has several lines.
+type OutputRecord struct {
+	Time    time.Time // when it was read
+	Level   hclog.Level
+	Element string // as the process calls itself; empty until it has said so
+	Pid     int
+	// Source is "stdout", "stderr", or "host" for what the host has to say.
+	Source  string
+	Message string
+	// Fields are keys and values in turns; keys are texts.
+	Fields []any
+}
 
 // output is where all that a process writes goes: its log, within a rate, and
 // the tail that explains its end. All methods may be called concurrently.
 type output struct {
 	log     hclog.Logger
+	sink    func(OutputRecord)     // beside log, whatever its level; nil = nothing
 	element atomic.Pointer[string] // what it calls itself; nil until it has said so
 	redact  atomic.Pointer[func(string) string]
+	pid     atomic.Int64
 
 	mu      sync.Mutex
 	tail    []string
 	tokens  float64
 	last    time.Time
-	dropped uint64 // since the last notice
-	lost    uint64 // in all
+	dropped uint64      // since the last notice
+	notice  *time.Timer // tells of them; nil while there are none
+	lost    uint64      // in all
 }
 
-func newOutput(log hclog.Logger) *output { return &output{log: log, tokens: lineBurst} }
+func newOutput(log hclog.Logger, sink func(OutputRecord)) *output {
+	return &output{log: log, sink: sink, tokens: lineBurst}
+}
 
 // setElement names whose output it is from now on.
 func (o *output) setElement(name string) {
-	name = clean(name)
+	name = Text(name, maxElement)
 	o.element.Store(&name)
 }
 
@@ -84,39 +116,62 @@ func (o *output) remember(line []byte) {
 	o.tail = append(o.tail, s)
 }
 
-// allow takes a token. noticed is how many lines were dropped before this one.
-func (o *output) allow(now time.Time) (ok bool, noticed uint64) {
+// allow takes the tokens of a line of that many bytes, or counts it as dropped.
+func (o *output) allow(now time.Time, size int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.last.IsZero() {
 		o.tokens = min(lineBurst, o.tokens+now.Sub(o.last).Seconds()*linesPerSecond)
 	}
 	o.last = now
-	if o.tokens < 1 {
-		o.dropped++
-		o.lost++
-		return false, 0
+	if o.tokens >= 1 {
+		o.tokens -= max(1, float64(size)/lineUnit) // a debt, for a long one
+		return true
 	}
-	o.tokens--
-	noticed, o.dropped = o.dropped, 0
-	return true, noticed
+	o.dropped++
+	o.lost++
+	if o.notice == nil {
+		o.notice = time.AfterFunc(dropNotice, o.tellDropped)
+	}
+	return false
 }
 
-// write logs a record, unless there were too many.
-func (o *output) write(source string, cut int, r func() record) {
-	ok, dropped := o.allow(time.Now())
-	if dropped > 0 {
-		o.log.Warn("lines of the element's log were dropped: it writes too many", "dropped", dropped, "per_second", linesPerSecond, "element", o.elementName())
+// tellDropped says how many lines were dropped, if any were: while it goes on, and when
+// it is over.
+func (o *output) tellDropped() {
+	o.mu.Lock()
+	n := o.dropped
+	o.dropped = 0
+	if o.notice != nil {
+		o.notice.Stop()
+		o.notice = nil
 	}
-	if !ok {
+	o.mu.Unlock()
+	if n > 0 {
+		o.emit(sourceHost, record{hclog.Warn, "lines of the element's log were dropped: it writes too many", []any{"dropped", n, "per_second", linesPerSecond}})
+	}
+}
+
+// write logs a record of a line of that many bytes, of which cut were lost, unless there
+// were too many.
+func (o *output) write(source string, size, cut int, r func() record) {
+	if !o.allow(time.Now(), size) {
 		return
 	}
 	rec := r()
-	rec.args = append(rec.args, "element", o.elementName(), "source", source)
 	if cut > 0 {
 		rec.args = append(rec.args, "truncated", true, "lost_bytes", cut)
 	}
-	o.log.Log(rec.level, rec.message, rec.args...)
+	o.emit(source, rec)
+}
+
+// emit logs a record, whatever the rate.
+func (o *output) emit(source string, r record) {
+	element, pid := o.elementName(), int(o.pid.Load())
+	if o.sink != nil {
+		o.sink(OutputRecord{Time: time.Now(), Level: r.level, Element: element, Pid: pid, Source: source, Message: r.message, Fields: r.args})
+	}
+	o.log.Log(r.level, r.message, append(slices.Clip(r.args), "element", element, "pid", pid, "source", source)...)
 }
 
 // line logs one line of stdout or stderr.
@@ -125,7 +180,7 @@ func (o *output) line(source string, line []byte, cut int) {
 		return
 	}
 	line = o.clear(line)
-	o.write(source, cut, func() record {
+	o.write(source, len(line), cut, func() record {
 		if cut == 0 {
 			if r, ok := parseRecord(line); ok {
 				return r
@@ -135,10 +190,31 @@ func (o *output) line(source string, line []byte, cut int) {
 	})
 }
 
+// block is the text of a panic, as it comes.
+type block struct {
+	lines []string
+	size  int
+	cut   int       // bytes that were dropped, since there were too many
+	end   time.Time // when it is over at the latest
+}
+
+func (b *block) add(line []byte) {
+	if len(b.lines) == 0 && len(line) > maxBlock {
+		b.cut += len(line) - maxBlock
+		line = line[:maxBlock]
+	}
+	if b.size+len(line) > maxBlock {
+		b.cut += len(line) + 1
+		return
+	}
+	b.size += len(line)
+	b.lines = append(b.lines, clean(string(line)))
+}
+
 // block logs the text of a panic as one record.
-func (o *output) block(lines []string) {
-	o.write("stderr", 0, func() record {
-		return record{level: hclog.Error, message: lines[0], args: []any{"stack", strings.Join(lines[1:], "\n")}}
+func (o *output) block(b *block) {
+	o.write(sourceStderr, b.size, b.cut, func() record {
+		return record{level: hclog.Error, message: b.lines[0], args: []any{"stack", strings.Join(b.lines[1:], "\n")}}
 	})
 }
 
@@ -146,12 +222,11 @@ func (o *output) block(lines []string) {
 // for the rest of a panic's text.
 func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 	lines := newLineReader(r)
-	var block []string
-	size := 0
+	var panicked *block
 	flush := func() {
-		if len(block) > 0 {
-			o.block(block)
-			block, size = nil, 0
+		if panicked != nil {
+			o.block(panicked)
+			panicked = nil
 			_ = setDeadline(time.Time{})
 		}
 	}
@@ -159,7 +234,7 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 	for {
 		line, cut, err := lines.next()
 		if err != nil {
-			if len(block) == 0 {
+			if panicked == nil {
 				return
 			}
 			flush() // it was quiet for a while, or it is the end: then the next read says so again
@@ -167,19 +242,25 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 		}
 		line = o.clear(line)
 		o.remember(line)
-		_, isRecord := parseRecord(line)
-		switch {
-		case isRecord && len(block) > 0:
-			flush()
-			o.line("stderr", line, cut)
-		case len(block) > 0 || startsPanic(line):
-			if size += len(line); size <= maxBlock {
-				block = append(block, clean(string(line)))
-			}
-			_ = setDeadline(time.Now().Add(blockQuiet))
-		default:
-			o.line("stderr", line, cut)
+		now := time.Now()
+		if panicked != nil && now.After(panicked.end) {
+			flush() // a process that goes on after a line that only looks like one
 		}
+		if panicked != nil {
+			if _, ok := parseRecord(line); ok {
+				flush()
+			}
+		}
+		if panicked == nil {
+			if !startsPanic(line) {
+				o.line(sourceStderr, line, cut)
+				continue
+			}
+			panicked = &block{end: now.Add(blockTime)}
+		}
+		panicked.add(line)
+		panicked.cut += cut
+		_ = setDeadline(now.Add(blockQuiet))
 	}
 }
 
@@ -188,15 +269,19 @@ func startsPanic(line []byte) bool {
 }
 
 // lineWriter is an io.Writer that logs each line that is written to it. It
-// never fails. Not safe for concurrent use.
+// never fails. Its methods may be called concurrently.
 type lineWriter struct {
 	out    *output
 	source string
-	part   []byte
-	cut    int
+
+	mu   sync.Mutex
+	part []byte
+	cut  int
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	n := len(p)
 	for {
 		line, rest, ok := bytes.Cut(p, []byte("\n"))
@@ -208,7 +293,27 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		if !ok {
 			return n, nil
 		}
-		w.out.line(w.source, trimEnd(w.part), w.cut)
-		w.part, w.cut, p = w.part[:0], 0, rest
+		w.log()
+		p = rest
+	}
+}
+
+// flush logs what came without the end of its line; nothing comes after it.
+func (w *lineWriter) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log()
+}
+
+// log logs the line. mu is held.
+func (w *lineWriter) log() {
+	line := w.out.clear(trimEnd(w.part))
+	if w.source == sourceStderr && len(line) > 0 {
+		w.out.remember(line)
+	}
+	w.out.line(w.source, line, w.cut)
+	w.part, w.cut = w.part[:0], 0
+	if cap(w.part) > 64<<10 {
+		w.part = nil // a long line is rare: do not keep its buffer
 	}
 }

@@ -35,6 +35,7 @@ type Process struct {
 	rpc       conduitv1.PluginClient
 	child     *child // set once started
 	socketDir string
+	printed   []*lineWriter // by what stands for os.Stdout and os.Stderr in it
 
 	linked atomic.Bool
 	conn   atomic.Pointer[link.Conn]
@@ -172,9 +173,7 @@ func (p *Process) LostLines() uint64 { return p.child.out.Lost() }
 // Log logs something of which the process has chosen the text: like a line of its own
 // output, within the rate that it has for them.
 func (p *Process) Log(level hclog.Level, message string, args ...any) {
-	if ok, _ := p.child.out.allow(time.Now()); ok {
-		p.cfg.Log.Log(level, message, args...)
-	}
+	p.child.out.write(sourceHost, 0, 0, func() record { return record{level, message, args} })
 }
 
 // Terminate sends SIGTERM to the process's group: a plugin of ours then drains
@@ -216,6 +215,12 @@ func (p *Process) Kill(grace time.Duration) error {
 	case <-p.released:
 	case <-time.After(killWait):
 		err = errors.New("go-plugin did not let go of a process that has ended")
+	}
+	for _, w := range p.printed {
+		w.flush()
+	}
+	if p.child != nil {
+		p.child.out.tellDropped()
 	}
 	// To remove what is known by name takes no descriptor, of which there may be none left.
 	if p.child != nil {

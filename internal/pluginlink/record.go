@@ -21,7 +21,7 @@ type record struct {
 }
 
 // ours are the keys that the host's own fields have; a plugin's are renamed.
-var ours = []string{"deployment", "element", "pid", "source", "truncated", "generation", "stack", "dropped"} //nolint:gochecknoglobals // a table that nobody writes
+var ours = []string{"deployment", "element", "pid", "source", "truncated", "lost_bytes", "generation", "dropped", "per_second"} //nolint:gochecknoglobals // a table that nobody writes
 
 // parseRecord reads a line of hclog's JSON. ok is false if it is none.
 func parseRecord(line []byte) (r record, ok bool) {
@@ -49,10 +49,14 @@ func parseRecord(line []byte) (r record, ok bool) {
 	slices.Sort(keys)
 	for _, k := range keys {
 		name := clean(strings.TrimPrefix(k, "@"))
-		if slices.Contains(ours, name) {
+		value := text(fields[k])
+		switch {
+		case name == stackField:
+			value = stack(fields[k])
+		case slices.Contains(ours, name):
 			name = "plugin." + name
 		}
-		r.args = append(r.args, name, text(fields[k]))
+		r.args = append(r.args, name, value)
 	}
 	return r, true
 }
@@ -64,6 +68,22 @@ func text(raw json.RawMessage) string {
 		return clean(s)
 	}
 	return clean(string(raw))
+}
+
+// stackField is the one field that keeps its lines: of a panic, by whoever wrote it.
+const stackField = "stack"
+
+// stack gives a JSON value as text in which the ends of lines are left.
+func stack(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return text(raw)
+	}
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = clean(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func levelOr(name string, other hclog.Level) hclog.Level {

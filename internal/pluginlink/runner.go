@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin/runner"
 	"golang.org/x/sys/unix"
 )
@@ -102,6 +103,7 @@ func (p *child) Start(context.Context) error {
 	p.mu.Lock()
 	p.cmd = cmd
 	p.mu.Unlock()
+	p.out.pid.Store(int64(cmd.Process.Pid))
 	p.stopWatch = context.AfterFunc(p.starting, func() { p.signal(unix.SIGKILL) })
 	if confined == nil {
 		if err := limitProcess(cmd.Process.Pid, p.cfg.NoFile, uint64(max(0, p.cfg.Limits.Core))); err != nil {
@@ -201,7 +203,7 @@ func (p *child) drainStdout(r io.Reader) {
 			return
 		}
 		if announced {
-			p.out.line("stdout", line, cut)
+			p.out.line(sourceStdout, line, cut)
 			continue
 		}
 		skipped, handshake, a, ok := splitAnnouncement(line)
@@ -237,7 +239,7 @@ func (p *child) drainStdout(r io.Reader) {
 // skipped logs what a plugin printed before its handshake, in quotes, since it may be
 // nothing but space.
 func (p *child) skipped(what string, text []byte) {
-	p.cfg.Log.Warn(what, "line", `"`+shorten(clean(string(text[:min(len(text), 4*noiseShown)])), noiseShown)+`"`)
+	p.out.emit(sourceHost, record{hclog.Warn, what, []any{"line", `"` + shorten(clean(string(text[:min(len(text), 4*noiseShown)])), noiseShown) + `"`}})
 }
 
 // refuse keeps why the start failed and ends the process.

@@ -1637,6 +1637,227 @@ func (*DrainResponse) Descriptor() ([]byte, []int) {
 	return file_conduit_v1_services_proto_rawDescGZIP(), []int{21}
 }
 
+type LogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of a deployment; one that was removed has its log for as long as its
+	// files are there.
+	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Only records of the element of this name; empty = of all.
+	Element string `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	// The last so many records that fit the rest of the request; unset = all that are
+	// kept.
+	Tail *uint32 `protobuf:"varint,3,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
+	// Only records that are no older; 0 = of any age.
+	SinceMillis uint64 `protobuf:"varint,4,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"`
+	// Only records of this level and above: "trace", "debug", "info", "warn" or
+	// "error"; empty = of all.
+	MinLevel string `protobuf:"bytes,5,opt,name=min_level,json=minLevel,proto3" json:"min_level,omitempty"`
+	// After those that there are, the ones that come. Such a call is a background call,
+	// and has no end of its own: it ends unavailable/draining with the instance.
+	Follow        bool `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogsRequest) Reset() {
+	*x = LogsRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogsRequest) ProtoMessage() {}
+
+func (x *LogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
+func (*LogsRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LogsRequest) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetElement() string {
+	if x != nil {
+		return x.Element
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetTail() uint32 {
+	if x != nil && x.Tail != nil {
+		return *x.Tail
+	}
+	return 0
+}
+
+func (x *LogsRequest) GetSinceMillis() uint64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
+func (x *LogsRequest) GetMinLevel() string {
+	if x != nil {
+		return x.MinLevel
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// LogRecord is one record of a deployment's log.
+type LogRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the host read it, in microseconds since 1970.
+	UnixMicros int64 `protobuf:"varint,1,opt,name=unix_micros,json=unixMicros,proto3" json:"unix_micros,omitempty"`
+	// "trace", "debug", "info", "warn" or "error".
+	Level      string `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`
+	Deployment string `protobuf:"bytes,3,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Empty in what an element wrote before it first told its name.
+	Element string `protobuf:"bytes,4,opt,name=element,proto3" json:"element,omitempty"`
+	// Which of the element's processes wrote it; one that never served has the number
+	// that it was going to have. Of what the host has to say, the last that served.
+	Generation uint64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Pid        int64  `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
+	// "stdout" or "stderr", or "host" for what the host has to say.
+	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	// One line, without control characters.
+	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	// All else that it has; "stack" has several lines.
+	Fields map[string]string `protobuf:"bytes,9,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// So many records are missing here, since whoever reads was slower than the log; then
+	// there is nothing else in it but a message that says so.
+	Dropped       uint64 `protobuf:"varint,10,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogRecord) Reset() {
+	*x = LogRecord{}
+	mi := &file_conduit_v1_services_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogRecord) ProtoMessage() {}
+
+func (x *LogRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogRecord.ProtoReflect.Descriptor instead.
+func (*LogRecord) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LogRecord) GetUnixMicros() int64 {
+	if x != nil {
+		return x.UnixMicros
+	}
+	return 0
+}
+
+func (x *LogRecord) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *LogRecord) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+func (x *LogRecord) GetElement() string {
+	if x != nil {
+		return x.Element
+	}
+	return ""
+}
+
+func (x *LogRecord) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *LogRecord) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *LogRecord) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *LogRecord) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LogRecord) GetFields() map[string]string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *LogRecord) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
 var File_conduit_v1_services_proto protoreflect.FileDescriptor
 
 const file_conduit_v1_services_proto_rawDesc = "" +
@@ -1784,14 +2005,45 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x05units\x18\f \x01(\rR\x05units\"&\n" +
 	"\fDrainRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0f\n" +
-	"\rDrainResponse2O\n" +
+	"\rDrainResponse\"\xc1\x01\n" +
+	"\vLogsRequest\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\x12\x18\n" +
+	"\aelement\x18\x02 \x01(\tR\aelement\x12\x17\n" +
+	"\x04tail\x18\x03 \x01(\rH\x00R\x04tail\x88\x01\x01\x12!\n" +
+	"\fsince_millis\x18\x04 \x01(\x04R\vsinceMillis\x12\x1b\n" +
+	"\tmin_level\x18\x05 \x01(\tR\bminLevel\x12\x16\n" +
+	"\x06follow\x18\x06 \x01(\bR\x06followB\a\n" +
+	"\x05_tail\"\xf0\x02\n" +
+	"\tLogRecord\x12\x1f\n" +
+	"\vunix_micros\x18\x01 \x01(\x03R\n" +
+	"unixMicros\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\tR\x05level\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x03 \x01(\tR\n" +
+	"deployment\x12\x18\n" +
+	"\aelement\x18\x04 \x01(\tR\aelement\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x10\n" +
+	"\x03pid\x18\x06 \x01(\x03R\x03pid\x12\x16\n" +
+	"\x06source\x18\a \x01(\tR\x06source\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x129\n" +
+	"\x06fields\x18\t \x03(\v2!.conduit.v1.LogRecord.FieldsEntryR\x06fields\x12\x18\n" +
+	"\adropped\x18\n" +
+	" \x01(\x04R\adropped\x1a9\n" +
+	"\vFieldsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012O\n" +
 	"\bInstance\x12C\n" +
-	"\tWhoAreYou\x12\x1c.conduit.v1.WhoAreYouRequest\x1a\x18.conduit.v1.InstanceInfo2\x85\x02\n" +
+	"\tWhoAreYou\x12\x1c.conduit.v1.WhoAreYouRequest\x1a\x18.conduit.v1.InstanceInfo2\xbf\x02\n" +
 	"\x05Admin\x12<\n" +
 	"\x05Links\x12\x18.conduit.v1.LinksRequest\x1a\x19.conduit.v1.LinksResponse\x12<\n" +
 	"\x05Peers\x12\x18.conduit.v1.PeersRequest\x1a\x19.conduit.v1.PeersResponse\x12B\n" +
 	"\aExplain\x12\x1a.conduit.v1.ExplainRequest\x1a\x1b.conduit.v1.ExplainResponse\x12<\n" +
-	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse2\xd4\x01\n" +
+	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse\x128\n" +
+	"\x04Logs\x12\x17.conduit.v1.LogsRequest\x1a\x15.conduit.v1.LogRecord0\x012\xd4\x01\n" +
 	"\x04Host\x12=\n" +
 	"\x05Claim\x12\x18.conduit.v1.ClaimRequest\x1a\x18.conduit.v1.ClaimGranted0\x01\x12K\n" +
 	"\n" +
@@ -1810,7 +2062,7 @@ func file_conduit_v1_services_proto_rawDescGZIP() []byte {
 	return file_conduit_v1_services_proto_rawDescData
 }
 
-var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_conduit_v1_services_proto_goTypes = []any{
 	(*ClaimRequest)(nil),       // 0: conduit.v1.ClaimRequest
 	(*ClaimGranted)(nil),       // 1: conduit.v1.ClaimGranted
@@ -1834,43 +2086,49 @@ var file_conduit_v1_services_proto_goTypes = []any{
 	(*Candidate)(nil),          // 19: conduit.v1.Candidate
 	(*DrainRequest)(nil),       // 20: conduit.v1.DrainRequest
 	(*DrainResponse)(nil),      // 21: conduit.v1.DrainResponse
-	nil,                        // 22: conduit.v1.AttributesResponse.AttributesEntry
-	(InstanceState)(0),         // 23: conduit.v1.InstanceState
-	(*ServiceDescription)(nil), // 24: conduit.v1.ServiceDescription
+	(*LogsRequest)(nil),        // 22: conduit.v1.LogsRequest
+	(*LogRecord)(nil),          // 23: conduit.v1.LogRecord
+	nil,                        // 24: conduit.v1.AttributesResponse.AttributesEntry
+	nil,                        // 25: conduit.v1.LogRecord.FieldsEntry
+	(InstanceState)(0),         // 26: conduit.v1.InstanceState
+	(*ServiceDescription)(nil), // 27: conduit.v1.ServiceDescription
 }
 var file_conduit_v1_services_proto_depIdxs = []int32{
-	22, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
-	23, // 1: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
+	24, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
+	26, // 1: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
 	8,  // 2: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
 	9,  // 3: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
-	24, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
+	27, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
 	10, // 5: conduit.v1.ElementInfo.attributes:type_name -> conduit.v1.AttributeInfo
 	13, // 6: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
 	7,  // 7: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
 	16, // 8: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
 	7,  // 9: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
 	19, // 10: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
-	6,  // 11: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
-	11, // 12: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
-	14, // 13: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
-	17, // 14: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
-	20, // 15: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
-	0,  // 16: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
-	2,  // 17: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
-	4,  // 18: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
-	7,  // 19: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
-	12, // 20: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
-	15, // 21: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
-	18, // 22: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
-	21, // 23: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
-	1,  // 24: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
-	3,  // 25: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
-	5,  // 26: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	25, // 11: conduit.v1.LogRecord.fields:type_name -> conduit.v1.LogRecord.FieldsEntry
+	6,  // 12: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
+	11, // 13: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
+	14, // 14: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
+	17, // 15: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
+	20, // 16: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
+	22, // 17: conduit.v1.Admin.Logs:input_type -> conduit.v1.LogsRequest
+	0,  // 18: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
+	2,  // 19: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
+	4,  // 20: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
+	7,  // 21: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
+	12, // 22: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
+	15, // 23: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
+	18, // 24: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
+	21, // 25: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
+	23, // 26: conduit.v1.Admin.Logs:output_type -> conduit.v1.LogRecord
+	1,  // 27: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
+	3,  // 28: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
+	5,  // 29: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
+	21, // [21:30] is the sub-list for method output_type
+	12, // [12:21] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_services_proto_init() }
@@ -1880,13 +2138,14 @@ func file_conduit_v1_services_proto_init() {
 	}
 	file_conduit_v1_conduit_proto_init()
 	file_conduit_v1_plugin_proto_init()
+	file_conduit_v1_services_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_services_proto_rawDesc), len(file_conduit_v1_services_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

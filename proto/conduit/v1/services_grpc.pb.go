@@ -138,6 +138,7 @@ const (
 	Admin_Peers_FullMethodName   = "/conduit.v1.Admin/Peers"
 	Admin_Explain_FullMethodName = "/conduit.v1.Admin/Explain"
 	Admin_Drain_FullMethodName   = "/conduit.v1.Admin/Drain"
+	Admin_Logs_FullMethodName    = "/conduit.v1.Admin/Logs"
 )
 
 // AdminClient is the client API for Admin service.
@@ -153,6 +154,8 @@ type AdminClient interface {
 	// Explain says where a call would go, and why.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Logs gives what the elements of a deployment wrote, oldest first.
+	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogRecord], error)
 }
 
 type adminClient struct {
@@ -203,6 +206,25 @@ func (c *adminClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogRecord], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[0], Admin_Logs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LogsRequest, LogRecord]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_LogsClient = grpc.ServerStreamingClient[LogRecord]
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -216,6 +238,8 @@ type AdminServer interface {
 	// Explain says where a call would go, and why.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Logs gives what the elements of a deployment wrote, oldest first.
+	Logs(*LogsRequest, grpc.ServerStreamingServer[LogRecord]) error
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -237,6 +261,9 @@ func (UnimplementedAdminServer) Explain(context.Context, *ExplainRequest) (*Expl
 }
 func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedAdminServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogRecord]) error {
+	return status.Error(codes.Unimplemented, "method Logs not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -331,6 +358,17 @@ func _Admin_Drain_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Logs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(LogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServer).Logs(m, &grpc.GenericServerStream[LogsRequest, LogRecord]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_LogsServer = grpc.ServerStreamingServer[LogRecord]
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -355,7 +393,13 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Admin_Drain_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Logs",
+			Handler:       _Admin_Logs_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "conduit/v1/services.proto",
 }
 
