@@ -97,11 +97,17 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // read only
+	program := f
+	if isScript(f) {
+		// Its interpreter opens it by the name that it is given, and may do so again to
+		// show a line of it: that must be a name of the copy for good, and no descriptor's.
+		program = nil
+	}
 	e.mu.Lock()
 	name := e.status.Name
 	e.mu.Unlock()
 	p, err := pluginlink.Launch(ctx, pluginlink.LaunchConfig{
-		Name: e.deployment, Element: name, Path: b.exec, File: f, Source: b.source, Dir: work, Env: e.h.o.Env,
+		Name: e.deployment, Element: name, Path: b.exec, File: program, Source: b.source, Dir: work, Env: e.h.o.Env,
 		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.h.o.StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log,
 	})

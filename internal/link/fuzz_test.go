@@ -30,8 +30,8 @@ func FuzzPackets(f *testing.F) {
 	add(invokeFrame(1, "Wait", nil), creditFrame(1, 1<<40), creditFrame(0, 7), pingFrame(3, false), pingFrame(1, true))
 	add(dataFrame(1, whole("reply", false)), dataFrame(1, piece(5, "re")), failureFrame(1, &conduitv1.Failure{Code: 5, Reason: "no"}))
 	add(goAwayFrame(&conduitv1.GoAway{LastCall: 1, Reason: "draining"}), unknownFrame(1), dataFrame(3, whole("x", true)))
-	add(dataFrame(1, whole(string(make([]byte, 20_000)), false)), dataFrame(1, whole(string(make([]byte, 20_000)), false)), dataFrame(1, whole("x", true)))
-	add(invokeFrame(1, "Sum", whole(string(make([]byte, 70_000)), false)), dataFrame(1, whole(string(make([]byte, 40_000)), false)), dataFrame(1, whole(string(make([]byte, 40_000)), true)))
+	add(dataFrame(1, whole(string(make([]byte, 9000)), false)), dataFrame(1, whole(string(make([]byte, 9000)), false)), dataFrame(1, whole("x", true)))
+	add(invokeFrame(1, "Sum", whole(string(make([]byte, 5000)), false)), dataFrame(1, whole(string(make([]byte, 4000)), false)), dataFrame(1, whole(string(make([]byte, 4000)), true)))
 	add(invokeFrame(2, "Echo", whole("from a plugin", true)), invokeFrame(4, "Chat", nil), dataFrame(4, piece(70_000, "x")))
 	f.Fuzz(func(t *testing.T, role byte, cut uint16, raw []byte) {
 		synctest.Test(t, func(t *testing.T) {
@@ -49,6 +49,9 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 	mayBeSimple := role&64 != 0
 	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0, Simple: mayBeSimple, Reporter: newLedger()}
 	o.Hello.MaxCalls = 8
+	if mayBeSimple { // so that short messages are large
+		o.Hello.CallCredit = minCallCredit
+	}
 	var conns []*driven
 	start := func(o Options) *driven {
 		d := &driven{carrier: &discard{over: make(chan struct{})}}
