@@ -39,7 +39,7 @@ type counter struct {
 
 // The element that is written from docs/plugins-in-any-language.md does what any other
 // does: one file with #! in its first line, and the simple profile.
-func TestPluginInPython(t *testing.T) {
+func TestPluginInPython(t *testing.T) { //nolint:tparallel // each goes on from the one before
 	needPython(t)
 	t.Parallel()
 	i := prepare(t, nil)
@@ -74,7 +74,7 @@ func TestPluginInPython(t *testing.T) {
 		if err != nil || sum["sum"] != 42 {
 			t.Errorf("%v, %v", sum, err)
 		}
-		for _, size := range []int{0, 1, 40_000, 100_000, 1 << 20} {
+		for _, size := range []int{0, 1, 40_000, 100_000, 1 << 20, 10 << 20} {
 			want := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
 			got, err := conduit.Call[[]byte](ctx, counters, "Echo", want)
 			if err != nil || !bytes.Equal(got, want) {

@@ -45,7 +45,7 @@ func TestGuide(t *testing.T) {
 			continue
 		}
 		says, kind := row[4], f.Kind()
-		fits := false
+		var fits bool
 		switch {
 		case f.IsMap():
 			fits = strings.HasPrefix(says, "map of string to string")
