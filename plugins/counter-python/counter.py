@@ -27,9 +27,9 @@ except ImportError:  # to be described, the element does without
 COOKIE = ("CONDUIT_PLUGIN", "7c0f3d1b5a9e42d68e1b0c4f2a6d9358")
 JSON, BYTES = "application/json", "application/octet-stream"
 UNARY, SERVER_STREAM, CLIENT_STREAM = 0, 1, 2
-INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, CANCELLED = 3, 5, 8, 12, 13, 1
+CANCELLED, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 5, 8, 13
 REFUSED, EXECUTED = 2, 3  # outcomes
-MAX_CALLS = 64  # each has a thread
+MAX_CALLS = 256  # each has a thread
 MAX_WAITING = 8 << 20  # bytes of one upload that its handler has not taken, beside one message
 
 # -- protobuf ---------------------------------------------------------------------------
@@ -79,6 +79,8 @@ def parse(data):
             out.setdefault(key >> 3, []).append(number())
             continue
         size = {1: 8, 5: 4}.get(kind) or number()
+        if at + size > len(data):
+            raise ValueError("a field is cut short")
         out.setdefault(key >> 3, []).append(data[at : at + size])
         at += size
     return out
@@ -264,7 +266,7 @@ class Link:
     """The host's link: a reader, a writer, and the calls."""
 
     def __init__(self, token):
-        self.token, self.most = token, 10 << 20
+        self.token, self.most, self.greeted = token, 10 << 20, False
         self.calls, self.last, self.draining, self.read_all = {}, 0, False, False
         self.changed = threading.Condition()
         self.packets, self.over = [], False
@@ -308,9 +310,13 @@ class Link:
                 for frame in map(parse, parse(packet).get(1, [])):
                     for kind, take in self.KINDS.items():
                         if kind in frame:
+                            if not self.greeted and kind != 2:
+                                raise ValueError("a frame before the host's Hello")
                             take(self, one(frame, 1), parse(one(frame, kind)))
         except grpc.RpcError:
             pass  # the stream has ended
+        except (ValueError, IndexError, TypeError) as e:  # what comes is not of this protocol
+            print(f"the link is given up: {e}", file=sys.stderr, flush=True)
         finally:
             self.close()
 
@@ -325,12 +331,16 @@ class Link:
         if not hmac.compare_digest(bytes(one(hello, 14, b"")), self.token) or not one(hello, 15):
             self.control(0, field(8, field(2, "protocol") + field(4, "not this plugin's host, or one without the simple profile")))
             raise ValueError("a stranger, or no simple profile")
-        self.most = one(hello, 7) or self.most
+        self.most, self.greeted = one(hello, 7) or self.most, True
 
     def invoke(self, number, invoke):
         call = Call(self, number, invoke)
-        if text(invoke, 4) != SERVICE or call.method not in METHODS:
-            why = Failure(UNIMPLEMENTED, "method_not_found", f"there is no method {call.method}", REFUSED)
+        service, why = text(invoke, 4), None
+        if service != SERVICE:
+            why = Failure(NOT_FOUND, "service_not_found", f"there is no service {service}", REFUSED)
+        elif call.method not in METHODS:
+            why = Failure(NOT_FOUND, "method_not_found", f"there is no method {call.method}", REFUSED)
+        if why:
             self.control(number, field(5, why.encode()))
             return
         with self.changed:
