@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"debug/elf"
 	"debug/macho"
 	"errors"
@@ -80,6 +81,9 @@ func ownerName(info fs.FileInfo) string {
 
 // checkProgram says what keeps this system from running the bytes of r.
 func checkProgram(path string, r io.ReaderAt) error {
+	if isScript(r) {
+		return checkScript(path, r)
+	}
 	if runtime.GOOS == "darwin" {
 		return checkMacho(path, r)
 	}
@@ -96,7 +100,7 @@ var machines = map[string]elf.Machine{ //nolint:gochecknoglobals // a table that
 func checkELF(path string, r io.ReaderAt) error {
 	start := make([]byte, 4)
 	if n, _ := r.ReadAt(start, 0); n < 4 || string(start) != elf.ELFMAG {
-		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program: it begins with %q; a download may have saved an error page: build or fetch %s again", start[:n], path)}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program (ELF) and no script (#!): it begins with %q; a download may have saved an error page: build or fetch %s again", start[:n], path)}
 	}
 	f, err := elf.NewFile(r)
 	if err != nil {
@@ -119,6 +123,41 @@ func checkELF(path string, r io.ReaderAt) error {
 	return nil
 }
 
+// scriptMark begins a file that the system runs by the interpreter which its first line
+// names.
+const scriptMark = "#!"
+
+// isScript reports whether r is a script.
+func isScript(r io.ReaderAt) bool {
+	start := make([]byte, len(scriptMark))
+	n, _ := r.ReadAt(start, 0)
+	return string(start[:n]) == scriptMark
+}
+
+// scriptLine is how much of its first line Linux looks at, in bytes.
+const scriptLine = 255
+
+// checkScript looks at a script's first line, not at the interpreter that it names: one
+// that is missing is told by the start.
+func checkScript(path string, r io.ReaderAt) error {
+	start := make([]byte, scriptLine)
+	n, _ := r.ReadAt(start, 0)
+	line, _, whole := bytes.Cut(start[len(scriptMark):n], []byte("\n"))
+	interpreter, _, _ := bytes.Cut(bytes.TrimLeft(line, " \t"), []byte(" "))
+	switch {
+	case bytes.HasSuffix(line, []byte("\r")):
+		return &cause{refusedNotPlugin, fmt.Sprintf("its first line ends with a carriage return, so that the system looks for an interpreter of that name: save %s with Unix line ends", path)}
+	case !bytes.HasPrefix(interpreter, []byte("/")):
+		return &cause{refusedNotPlugin, fmt.Sprintf("its first line, %q, names no interpreter by its whole path: write one, such as #!/usr/bin/env python3, into %s", shorten(line), path)}
+	case !whole && n == scriptLine:
+		return &cause{refusedNotPlugin, fmt.Sprintf("its first line is longer than the %d bytes that the system reads of it: shorten that of %s", scriptLine, path)}
+	}
+	return nil
+}
+
+// shorten cuts text of a file for a message.
+func shorten(b []byte) []byte { return b[:min(len(b), 80)] }
+
 func checkMacho(path string, r io.ReaderAt) error {
 	want := map[string]macho.Cpu{"amd64": macho.CpuAmd64, "arm64": macho.CpuArm64}[runtime.GOARCH]
 	if fat, err := macho.NewFatFile(r); err == nil {
@@ -132,7 +171,7 @@ func checkMacho(path string, r io.ReaderAt) error {
 	}
 	f, err := macho.NewFile(r)
 	if err != nil {
-		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program of this system: %v; build %s with GOOS=darwin", err, path)}
+		return &cause{refusedNotPlugin, fmt.Sprintf("it is no program of this system (%v) and no script (#!); build %s with GOOS=darwin", err, path)}
 	}
 	defer f.Close() //nolint:errcheck // it holds nothing of its own
 	if f.Cpu != want {

@@ -76,6 +76,12 @@ func TestScanRefusals(t *testing.T) {
 	r := newScanRig(t)
 	prog := program(t)
 	r.put("good", prog, 0o755)
+	r.put("script", "#!/usr/bin/env -S no-such-thing -x\n", 0o755)
+	r.put("spaced", "#! /bin/sh", 0o755)
+	r.put("dos", "#!/bin/sh\r\nexit\r\n", 0o755)
+	r.put("bare", "#!\nexit", 0o755)
+	r.put("relative", "#!python3 -u\n", 0o755)
+	r.put("longline", "#!/bin/"+strings.Repeat("x", 300)+"\n", 0o755)
 	r.put("text", "<html>404 not found</html>", 0o755)
 	r.put("empty", "", 0o755)
 	r.put("mode", prog, 0o644)
@@ -102,16 +108,20 @@ func TestScanRefusals(t *testing.T) {
 		t.Errorf("%d files wait", waiting)
 	}
 	for name, want := range map[string]struct{ kind, says string }{
-		"text":    {refusedNotPlugin, "<htm"},
-		"empty":   {refusedNotPlugin, "no program"},
-		"mode":    {refusedNotExecutable, "mode 0644"},
-		"world":   {refusedUnsafe, "mode 0757"},
-		"conduit": {refusedName, "built-in"},
-		"_bad":    {refusedName, "_"},
-		"cut":     {refusedNotPlugin, "cut"},
-		"head":    {refusedNotPlugin, "damaged"},
-		"arch":    {refusedWrongArch, "GOARCH="},
-		"link":    {refusedLink, outside},
+		"text":     {refusedNotPlugin, "<htm"},
+		"dos":      {refusedNotPlugin, "carriage return"},
+		"bare":     {refusedNotPlugin, "no interpreter"},
+		"relative": {refusedNotPlugin, "python3 -u"},
+		"longline": {refusedNotPlugin, "255 bytes"},
+		"empty":    {refusedNotPlugin, "no program"},
+		"mode":     {refusedNotExecutable, "mode 0644"},
+		"world":    {refusedUnsafe, "mode 0757"},
+		"conduit":  {refusedName, "built-in"},
+		"_bad":     {refusedName, "_"},
+		"cut":      {refusedNotPlugin, "cut"},
+		"head":     {refusedNotPlugin, "damaged"},
+		"arch":     {refusedWrongArch, "GOARCH="},
+		"link":     {refusedLink, outside},
 	} {
 		f, ok := found[name]
 		if !ok || f.refused == nil {
@@ -134,6 +144,11 @@ func TestScanRefusals(t *testing.T) {
 		info, err := os.Stat(f.binary.exec)
 		if err != nil || info.Mode().Perm() != 0o555 || info.Size() != int64(len(prog)) {
 			t.Errorf("the copy of %s: %v, %v", name, info, err)
+		}
+	}
+	for _, name := range []string{"script", "spaced"} { // what runs them is for the system to find
+		if f := found[name]; f.binary == nil {
+			t.Errorf("%s is refused: %v", name, f.refused)
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(r.s.store.dir, ".copy-*")); len(left) > 0 {

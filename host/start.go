@@ -103,6 +103,12 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 		return nil, nil, err
 	}
 	defer f.Close() //nolint:errcheck // read only
+	program := f
+	if isScript(f) {
+		// Its interpreter opens it by the name that it is given, and may do so again to
+		// show a line of it: that must be a name of the copy for good, and no descriptor's.
+		program = nil
+	}
 	e.mu.Lock()
 	name, next := e.status.Name, e.status.Generation+1
 	e.mu.Unlock()
@@ -111,7 +117,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 		return nil, nil, err
 	}
 	config := pluginlink.LaunchConfig{
-		Name: e.key(), Element: name, Path: b.exec, Args: b.args, File: f, Source: b.source, Dir: work,
+		Name: e.key(), Element: name, Path: b.exec, Args: b.args, File: program, Source: b.source, Dir: work,
 		Env: slices.Concat(e.h.o.Env, b.env), Limits: b.limits,
 		SocketDir: e.h.priv.sockets, Owner: e.h.owner, StartTimeout: e.o().StartTimeout, MaxMessage: e.h.o.MaxMessage,
 		Spawner: e.h.spawner, Log: e.log.With("generation", next), Output: e.keep(next),

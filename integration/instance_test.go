@@ -242,8 +242,8 @@ func (i *instance) kill() {
 	<-i.exited
 }
 
-// plugins returns the pids of processes whose program lies below the instance's
-// directory.
+// plugins returns the pids of processes whose program, or script, lies below the
+// instance's directory.
 func (i *instance) plugins() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -256,7 +256,9 @@ func (i *instance) plugins() []int {
 			continue
 		}
 		exe, err := os.Readlink("/proc/" + e.Name() + "/exe")
-		if err == nil && strings.HasPrefix(exe, i.dir+"/") {
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // of an interpreter: itself, the script
+		args := strings.Split(string(line), "\x00")
+		if err == nil && (strings.HasPrefix(exe, i.dir+"/") || len(args) > 1 && strings.HasPrefix(args[1], i.dir+"/")) {
 			pids = append(pids, pid)
 		}
 	}

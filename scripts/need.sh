@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: need.sh COMMAND PACKAGE...
 #
-# Sees to it that COMMAND exists. If it does not, it is installed from Debian's
+# Sees to it that COMMAND exists, or the module NAME of the system's own Python if it is
+# python3:NAME. If it does not, it is installed from Debian's
 # PACKAGEs where that can be done without a question (as root, with apt-get);
 # anywhere else this says what to install.
 set -euo pipefail
@@ -9,7 +10,14 @@ set -euo pipefail
 command=$1
 shift
 
-if command -v "$command" >/dev/null; then
+there() {
+	case $command in
+	python3:*) /usr/bin/python3 -c "import ${command#*:}" 2>/dev/null ;;
+	*) command -v "$command" >/dev/null ;;
+	esac
+}
+
+if there; then
 	exit 0
 fi
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
@@ -25,7 +33,7 @@ if ! install "$@" 2>/dev/null; then
 	apt-get update -qq
 	install "$@"
 fi
-command -v "$command" >/dev/null || {
+there || {
 	echo "error: $* installed, yet there is no $command" >&2
 	exit 1
 }

@@ -22,29 +22,24 @@ import (
 // the call may end meanwhile.
 func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *conduit.Error {
 	n := int64(len(d.Bytes))
-	switch {
-	case !a.active && !d.HasTotal:
-		if n > 0 || d.More {
-			return c.badData("bytes without a total while no message is open")
-		}
+	if fault := c.dataFault(a, int64(len(a.buf)), d); fault != nil {
+		return fault
+	}
+	if !a.active && !d.HasTotal {
 		c.credit(k, dataCost)
 		return nil
-	case a.active && d.HasTotal:
-		return c.badData("a new message while one is open")
-	case d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage):
-		return tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, c.o)
-	case d.HasTotal && !d.More && uint64(n) != d.Total, d.HasTotal && uint64(n) > d.Total:
-		return c.badData("a message's length differs from its total")
-	case a.active && d.Part != a.part:
-		return c.badData("a Data of another part while a message is open")
-	case a.active && (int64(len(a.buf))+n > a.total || !d.More && int64(len(a.buf))+n != a.total):
-		return c.badData("a message's length differs from its total")
-	case d.Last && d.More:
-		return c.badData("last within a message")
 	}
 	if d.HasTotal && !d.More { // a whole message: the common case
 		msg := conduit.Message{Part: d.Part, ContentType: contentType(d.ContentType), Data: append(make([]byte, 0, n), d.Bytes...)}
-		in.put(inboxItem{msg: msg, cost: n + dataCost})
+		it := inboxItem{msg: msg, cost: n + dataCost}
+		if v := a.res; v != nil { // it came on a simple link, and has memory already
+			*a = assembly{}
+			it.res, it.cost, v.in = v, 0, in
+			v.came(n, c.now)
+		}
+		if !in.put(it) && it.res != nil {
+			c.later(effect{kind: effectRelease, res: it.res})
+		}
 		return nil
 	}
 	turn := a.turn
@@ -94,6 +89,29 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	return nil
 }
 
+// dataFault says what is wrong with a Data, given the message that is open and how much
+// of it has come.
+func (c *Conn) dataFault(a *assembly, got int64, d *frame.Data) *conduit.Error {
+	n := int64(len(d.Bytes))
+	switch {
+	case !a.active && !d.HasTotal && (n > 0 || d.More):
+		return c.badData("bytes without a total while no message is open")
+	case a.active && d.HasTotal:
+		return c.badData("a new message while one is open")
+	case d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage):
+		return tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, c.o)
+	case d.HasTotal && !d.More && uint64(n) != d.Total, d.HasTotal && uint64(n) > d.Total:
+		return c.badData("a message's length differs from its total")
+	case a.active && d.Part != a.part:
+		return c.badData("a Data of another part while a message is open")
+	case a.active && (got+n > a.total || !d.More && got+n != a.total):
+		return c.badData("a message's length differs from its total")
+	case d.Last && d.More:
+		return c.badData("last within a message")
+	}
+	return nil
+}
+
 // windowSize is the call credit that the other end started with.
 func (k *call) windowSize() int64 {
 	if k.window > 0 {
@@ -122,6 +140,11 @@ func (c *Conn) credit(k *call, n int64) {
 	}
 	if k.recvDone {
 		c.freeWindow(k, n) // nothing more will come
+		return
+	}
+	if c.simple {
+		k.recvLeft += n
+		c.wake()
 		return
 	}
 	k.recvOwed += n
@@ -158,8 +181,12 @@ func (c *Conn) granted(v *reservation) {
 	ok := k != nil && k.open.res == v
 	if ok {
 		v.granted = true
-		k.recvOwed += v.n
-		c.owe(k)
+		if c.simple {
+			c.wake()
+		} else {
+			k.recvOwed += v.n
+			c.owe(k)
+		}
 	}
 	c.unlock()
 	if ok {

@@ -52,14 +52,17 @@ type callState struct {
 	owing    bool  // in conn.owing
 	recvDone bool  // the other end said last
 	in       *inbox
-	open     assembly // of the message that is coming
-	lent     int64    // of Memory, for one message until it is taken
+	open     assembly      // of the message that is coming
+	lent     int64         // of Memory, for one message until it is taken
+	heldUp   time.Duration // for how long it has kept a simple link from being read, as of heldAt
+	heldAt   time.Time
 
 	cancelled bool           // a Cancel came, or was sent
 	cause     *conduit.Error // why, of a call that this end serves
 
 	// Splice.
 	peer  ref
+	join  joined // of a simple link: the message that comes from there
 	owner Owner
 	tag   uint64
 	fault *conduit.Error // it failed from this end, and the other is not done with it yet
@@ -112,6 +115,9 @@ type item struct {
 	wait chan struct{} // told when the item is written or dropped
 	from ref           // the call on another link whose credit this returns
 	held *holdChunk    // memory behind data that its caller's link holds
+	res  *reservation  // memory that was reserved for the message
+	// joined: each of the pieces that it was made of has been credited its own cost
+	joined bool
 }
 
 // assembly is a message whose Data are still arriving.
@@ -122,6 +128,7 @@ type assembly struct {
 	ctype  string
 	total  int64
 	buf    []byte
+	got    int64        // of a message that is joined elsewhere, instead of buf
 	large  bool         // it does not fit the window: its bytes are granted from Memory
 	turn   uint64       // tells this message from the call's others
 	res    *reservation // of Memory, or the wait for it
@@ -183,11 +190,15 @@ func (it *item) release() {
 // the credit back.
 func (k *call) dropQueue() {
 	for k.pending() > 0 {
-		if it := k.front(); it.from.k != nil {
+		switch it := k.front(); {
+		case it.res != nil:
+			k.conn.later(effect{kind: effectTaken, res: it.res})
+		case it.from.k != nil:
 			k.conn.later(effect{kind: effectGrant, to: it.from, n: it.cost()})
 		}
 		k.pop()
 	}
+	k.join = joined{}
 	k.conn.unlist(k)
 }
 
@@ -195,6 +206,9 @@ func (k *call) dropQueue() {
 func (it *item) cost() int64 {
 	if it.kind == itemInvoke {
 		return int64(len(it.inv.inv.Data.Bytes)) + dataCost
+	}
+	if it.joined {
+		return int64(len(it.data.Bytes))
 	}
 	return int64(len(it.data.Bytes)) + dataCost
 }
@@ -271,6 +285,7 @@ func (c *Conn) newCall() *call {
 // retire takes a call off the link: nothing is sent or received for it any
 // more. What depends on its end has been arranged by the caller. c.mu is held.
 func (c *Conn) retire(k *call) {
+	c.wake()
 	k.dropQueue()
 	if k.id != 0 {
 		delete(c.calls, k.id)
@@ -351,6 +366,7 @@ type effect struct {
 	n       int64
 	res     *reservation
 	body    []byte
+	cut     bool // what is queued before the Failure goes nowhere
 	reason  string
 	owner   Owner
 	tag     uint64
@@ -367,6 +383,7 @@ const (
 	effectCancel                    // cancel the other half
 	effectOwner                     // tell a splice's owner
 	effectRelease                   // return reserved memory
+	effectTaken                     // return that of a message which was passed on
 	effectClose                     // the last call of CloseWhenIdle has ended
 	effectAttempt                   // an attempt failed that may be followed by another
 )
@@ -387,13 +404,15 @@ func (c *Conn) unlock() {
 		case effectGrant:
 			e.to.k.conn.grant(e.to, e.n)
 		case effectFail:
-			e.to.k.conn.failCall(e.to, e.body)
+			e.to.k.conn.failCall(e.to, e.body, e.cut)
 		case effectCancel:
 			e.to.k.conn.cancelCall(e.to, e.reason)
 		case effectOwner:
 			e.owner.CallEnded(e.tag, e.code, e.outcome)
 		case effectRelease:
 			c.memory.release(e.res)
+		case effectTaken:
+			e.res.conn.taken(e.res.r, inboxItem{res: e.res})
 		case effectClose:
 			c.Close(CloseDone, "nothing more is sent on this link")
 		case effectAttempt:
@@ -461,10 +480,12 @@ func (c *Conn) orphan(k *call, err *conduit.Error) {
 		return
 	}
 	k.fault, k.sendEnded = err, true
+	c.wake()
 	k.dropQueue()
 	c.tellCancel(k, err.Reason)
 	if k.peer.k != nil {
-		c.later(effect{kind: effectFail, to: k.peer, body: encodeFailure(err)})
+		// What a simple link has too much of must not wait for its reader any longer.
+		c.later(effect{kind: effectFail, to: k.peer, body: encodeFailure(err), cut: c.simple})
 		k.peer = ref{}
 	}
 }

@@ -20,6 +20,10 @@ type Conn struct {
 	o       Options
 	memory  *Memory
 	log     *slog.Logger
+	// simple: the link has the simple profile. It is set before the link is ready, and
+	// read without the lock by who has a call there.
+	simple bool
+	room   chan struct{} // there may be room for what the reader waits with
 
 	readyCh chan struct{} // closed when the other end's Hello was taken, or never will be
 	done    chan struct{} // closed when all is over
@@ -66,6 +70,7 @@ type Conn struct {
 	unreturned int64         // what it has not credited back yet
 	linkOwed   int64         // what was read and not credited back yet
 	blocked    bool          // no link credit for the frame that is next
+	stalled    bool          // the reader waits for room; simple links only
 	shut       bool          // the carrier is being closed: nothing is written any more
 	idleWriter chan struct{} // closed when no write is under way
 	scratch    frame.Invoke
@@ -122,6 +127,12 @@ func New(carrier Carrier, o Options) *Conn {
 	c.now = time.Now()
 	c.idleSince = c.now
 	c.in.conn = c
+	if o.Simple || o.Hello.Simple {
+		c.room = make(chan struct{}, 1)
+	}
+	if o.Hello.Simple {
+		c.becomeSimple()
+	}
 	c.grow.limit, c.grow.began = int64(o.Hello.LinkCredit), c.now
 	c.startReporting()
 	c.mu.Lock()
@@ -413,6 +424,7 @@ func (c *Conn) failLocked(err error) {
 		return
 	}
 	c.err = err
+	c.wake()
 	c.off.Store(true)
 	c.stopLiveness()
 	c.stopReporting()

@@ -14,12 +14,15 @@ import (
 // FuzzPackets feeds arbitrary bytes, cut into packets, to a Conn in each role and
 // to both sides of a splice. Whatever they are, nothing panics, hangs, or leaves
 // memory held when the links are closed. The splice is a plain one, one whose calls are
-// passed on again when they fail, or of calls that are parked until all has come.
+// passed on again when they fail, or of calls that are parked until all has come; and
+// each link may have the simple profile.
 func FuzzPackets(f *testing.F) {
-	hello := packetOf(f, helloFrame(&conduitv1.Hello{}))
+	hello, simple := packetOf(f, helloFrame(&conduitv1.Hello{})), packetOf(f, helloFrame(&conduitv1.Hello{Simple: true}))
 	add := func(frames ...*conduitv1.Frame) {
 		for _, role := range []byte{0, 1, 2, 3, 2 | 8, 3 | 8, 2 | 16, 3 | 16, 2 | 32} {
 			f.Add(role, uint16(len(hello)), append(append([]byte{}, hello...), packetOf(f, frames...)...))
+			f.Add(role|64, uint16(len(simple)), append(append([]byte{}, simple...), packetOf(f, frames...)...))
+			f.Add(role|64, uint16(len(hello)), append(append([]byte{}, hello...), packetOf(f, frames...)...))
 		}
 	}
 	add(invokeFrame(1, "Echo", whole("x", true)), dataFrame(1, whole("y", true)))
@@ -27,16 +30,28 @@ func FuzzPackets(f *testing.F) {
 	add(invokeFrame(1, "Wait", nil), creditFrame(1, 1<<40), creditFrame(0, 7), pingFrame(3, false), pingFrame(1, true))
 	add(dataFrame(1, whole("reply", false)), dataFrame(1, piece(5, "re")), failureFrame(1, &conduitv1.Failure{Code: 5, Reason: "no"}))
 	add(goAwayFrame(&conduitv1.GoAway{LastCall: 1, Reason: "draining"}), unknownFrame(1), dataFrame(3, whole("x", true)))
+	add(dataFrame(1, whole(string(make([]byte, 9000)), false)), dataFrame(1, whole(string(make([]byte, 9000)), false)), dataFrame(1, whole("x", true)))
+	add(invokeFrame(1, "Sum", whole(string(make([]byte, 5000)), false)), dataFrame(1, whole(string(make([]byte, 4000)), false)), dataFrame(1, whole(string(make([]byte, 4000)), true)))
 	add(invokeFrame(2, "Echo", whole("from a plugin", true)), invokeFrame(4, "Chat", nil), dataFrame(4, piece(70_000, "x")))
 	f.Fuzz(func(t *testing.T, role byte, cut uint16, raw []byte) {
-		synctest.Test(t, func(t *testing.T) { fuzzPackets(t, hello, role, cut, raw) })
+		synctest.Test(t, func(t *testing.T) {
+			if role&64 != 0 {
+				fuzzPackets(t, simple, role, cut, raw)
+			} else {
+				fuzzPackets(t, hello, role, cut, raw)
+			}
+		})
 	})
 }
 
 func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) {
 	mem := NewMemory(1 << 20)
-	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0, Reporter: newLedger()}
+	mayBeSimple := role&64 != 0
+	o := Options{Memory: mem, Handler: handlerFunc(echoHandler), Duplex: role&4 != 0, Simple: mayBeSimple, Reporter: newLedger()}
 	o.Hello.MaxCalls = 8
+	if mayBeSimple { // so that short messages are large
+		o.Hello.CallCredit = minCallCredit
+	}
 	var conns []*driven
 	start := func(o Options) *driven {
 		d := &driven{carrier: &discard{over: make(chan struct{})}}
@@ -73,16 +88,16 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 		o.Dialer = true
 		d = start(o)
 	case 2: // the caller's side of a splice
-		back := start(Options{Dialer: true, Duplex: true, Memory: mem})
+		back := start(Options{Dialer: true, Duplex: true, Simple: mayBeSimple, Memory: mem})
 		if back.takePacket(&back.p, &back.f, hello) != nil {
 			t.Fatal("no Hello")
 		}
 		o.Handler = splice(func() *Conn { return back.Conn })
 		d = start(o)
 	case 3: // the plugin's side
-		back := Options{Dialer: true, Duplex: true, Memory: mem}
+		back := Options{Dialer: true, Duplex: true, Simple: mayBeSimple, Memory: mem}
 		d = start(back)
-		front := start(Options{Memory: mem, Handler: splice(func() *Conn { return d.Conn })})
+		front := start(Options{Memory: mem, Simple: mayBeSimple, Handler: splice(func() *Conn { return d.Conn })})
 		if front.takePacket(&front.p, &front.f, hello) != nil {
 			t.Fatal("no Hello")
 		}
@@ -99,17 +114,31 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 			defer x.Cancel(nil)
 		}
 	}
-	for packets := 0; len(raw) > 0 && packets < 20; packets++ {
-		n := min(int(cut)+1, len(raw))
-		if packets > 0 {
-			n = len(raw)
-		} else if n > 1 {
-			n-- // so that a seed's Hello is a packet of its own
+	fed := make(chan struct{})
+	go func() { // a reader of the simple profile may wait for room that never comes
+		defer close(fed)
+		for packets := 0; len(raw) > 0 && packets < 20; packets++ {
+			n := min(int(cut)+1, len(raw))
+			if packets > 0 {
+				n = len(raw)
+			} else if n > 1 {
+				n-- // so that a seed's Hello is a packet of its own
+			}
+			if d.takePacket(&d.p, &d.f, raw[:n]) != nil {
+				break
+			}
+			raw = raw[n:]
 		}
-		if d.takePacket(&d.p, &d.f, raw[:n]) != nil {
-			break
+	}()
+	synctest.Wait()
+	select {
+	case <-fed:
+	default:
+		if !mayBeSimple {
+			t.Error("a reader waits")
 		}
-		raw = raw[n:]
+		d.Close(CloseDone, "")
+		<-fed
 	}
 	spliced += router.decide(len(router.parked))
 	d.CancelIncoming(&conduit.Error{Code: conduit.Canceled, Reason: conduit.ReasonCanceled})

@@ -53,13 +53,16 @@ func (c *Conn) sample() {
 
 // arrived notes that a packet came. c.mu is held.
 func (c *Conn) arrived() {
-	if g := &c.grow; c.ready && g.began.IsZero() && g.nonce < firstSamples && g.floor >= growFrom/2 {
+	if g := &c.grow; c.ready && !c.simple && g.began.IsZero() && g.nonce < firstSamples && g.floor >= growFrom/2 {
 		c.sample()
 	}
 }
 
 // counted notes that a counted frame was taken off the carrier. c.mu is held.
 func (c *Conn) counted(size int) {
+	if c.simple {
+		return
+	}
 	c.linkOwed += int64(size)
 	g := &c.grow
 	g.got += int64(size)

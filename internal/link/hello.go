@@ -116,10 +116,16 @@ func (c *Conn) takeHello(body []byte) error {
 		return errStop
 	}
 	c.theirs = h
+	if h.Simple {
+		c.becomeSimple() // and says so in its own Hello
+	}
 	if c.o.Dialer && h.Instance != "" {
 		c.o.Peer.Name = h.Instance // who it is says more than where it was dialled
 	}
 	c.linkCredit = int64(h.LinkCredit)
+	if c.simple {
+		c.linkCredit = noCredit
+	}
 	c.ready = c.err == nil
 	c.greeted = true
 	if c.o.Dialer {
@@ -134,7 +140,9 @@ func (c *Conn) takeHello(body []byte) error {
 	if !c.o.Dialer { // its answer to this end's Hello goes before all that could be in the way
 		c.roundTrip(max(c.now.Sub(c.grow.began), 1))
 	}
-	c.sample() // behind this end's Hello, and before anything that it would wait for
+	if !c.simple {
+		c.sample() // behind this end's Hello, and before anything that it would wait for
+	}
 	c.closeReady()
 	c.beginLiveness()
 	c.unlock()
@@ -158,8 +166,13 @@ func (c *Conn) helloFault(h Hello) string {
 			return fmt.Sprintf("this end requires the feature %q, which the other does not have", cut(f, 40))
 		}
 	}
-	if h.Simple {
-		return "the other end asks for the simple profile, which this version does not serve"
+	switch {
+	case h.Simple && !mine.Simple && !c.o.Simple:
+		return "the other end asks for the simple profile, which this end serves to plugins only"
+	case mine.Simple && !h.Simple:
+		return "this end has the simple profile alone, and the other has not said that it serves that"
+	case h.Simple:
+		return "" // the other limits are of what the profile does without
 	}
 	if h.MaxPacket < minPacket || h.LinkCredit < minLinkCredit || h.CallCredit < minCallCredit {
 		return fmt.Sprintf("the other end's limits are too small: packet %d, link credit %d, call credit %d; the least are %d, %d and %d",

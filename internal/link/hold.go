@@ -168,7 +168,7 @@ func (h *hold) piece(i int) (d frame.Data, ch *holdChunk) {
 // extraOf is what the first chunk of a hold takes beside the call's window.
 func (h *hold) extraOf(k *call) int64 {
 	n := int64(cap(*h.chunks[0].mem))
-	if k.window > 0 {
+	if k.window > 0 || k.open.hasMemory() {
 		n -= int64(len(h.inv.Data.Bytes))
 	}
 	return n
@@ -203,6 +203,7 @@ func (c *Conn) dropHold(k *call) {
 		return
 	}
 	k.hold = nil
+	c.wake()
 	if h.unfreed > 0 {
 		c.freeWindow(k, h.unfreed)
 		h.unfreed = 0

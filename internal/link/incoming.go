@@ -200,6 +200,7 @@ func (s *ServerCall) finish(ctx context.Context, err error, stop func()) {
 	k := s.r.get()
 	if k != nil { // what still comes up is dropped
 		k.recvDone = true
+		c.wake()
 		c.dropAssembly(k)
 	}
 	switch {

@@ -145,6 +145,12 @@ func (c *Conn) tick() {
 		c.unlock()
 		return
 	}
+	if c.stalled { // the answer to a probe would not be read
+		l.probing, l.probes = time.Time{}, 0
+		c.arm(now, c.o.ProbeInterval)
+		c.unlock()
+		return
+	}
 	waiting := c.out > c.outBackground
 	interval := c.o.PingInterval
 	if waiting {

@@ -59,7 +59,8 @@ type Hello struct {
 	AuthStore  string
 	Build      string
 	// Token proves who dials on carriers without another proof. Never logged.
-	Token  []byte
+	Token []byte
+	// Simple asks for the simple profile: each message in one Data, no credit.
 	Simple bool
 }
 
@@ -86,6 +87,10 @@ type Options struct {
 	Duplex bool
 	// Hello is what this end says.
 	Hello Hello
+	// Simple: the other end may ask for the simple profile, in which a message is one
+	// Data and there is no credit (simple.go). Calls are not passed on to such a link
+	// before it is ready.
+	Simple bool
 	// Check may refuse the other end by its Hello; it runs on the reader and
 	// must not block. The error's text goes to the other end.
 	Check func(theirs Hello) error

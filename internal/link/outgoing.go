@@ -210,6 +210,7 @@ func (c *Conn) newOutgoing(window int64, background bool) *call {
 	} else {
 		c.foreground.Add(1)
 	}
+	c.wake() // it is one more that is held up
 	return k
 }
 
@@ -218,14 +219,14 @@ func (c *Conn) newOutgoing(window int64, background bool) *call {
 // whether it is in the packet. c.mu is held.
 func (c *Conn) sendInvoke(k *call, f *frame.Invoke, copied bool) (written bool) {
 	k.units = f.Units
-	if !c.writing && len(f.Data.Bytes) <= chunk && c.ready && int64(len(f.Data.Bytes))+dataCost <= int64(c.theirs.CallCredit) {
+	if !c.writing && len(f.Data.Bytes) <= chunk && c.ready && int64(len(f.Data.Bytes))+dataCost <= c.requestCredit() {
 		// Behind a write under way an Invoke waits in the queue, where it can be
 		// taken back without a trace.
 		size := frame.InvokeSize(c.nextID, f)
 		if c.mayAppend(size, len(f.Data.Bytes)) {
 			k.id = c.takeID()
 			c.calls[k.id] = k
-			k.sendCredit = int64(c.theirs.CallCredit)
+			k.sendCredit = c.requestCredit()
 			if f.HasData {
 				k.sendCredit -= int64(len(f.Data.Bytes)) + dataCost
 			}
@@ -289,6 +290,9 @@ func (c *Conn) taken(r ref, it inboxItem) {
 	if k == nil {
 		c.unlock()
 		return
+	}
+	if it.res != nil {
+		it.res.passed = false
 	}
 	if it.cost > 0 {
 		c.credit(k, it.cost)

@@ -232,7 +232,7 @@ func (p Parked) end(err *conduit.Error, body []byte) {
 		e.tell()
 	}
 	if r.k != nil {
-		c.failCall(r, e.wire())
+		c.failCall(r, e.wire(), false)
 	}
 }
 
@@ -296,7 +296,11 @@ func (p Parked) Serve(fn ServeFunc) {
 // chunk that the caller is to release. c.mu is held.
 func (c *Conn) takeHeld(k *call, d, own *frame.Data) (ch *holdChunk, pass bool) {
 	h := k.hold
-	full := h.size+int64(len(d.Bytes))+dataCost > int64(c.o.Hello.CallCredit)
+	may := int64(c.o.Hello.CallCredit)
+	if k.lent > 0 { // the Invoke's message has memory beside the window
+		may += k.lent + dataCost
+	}
+	full := h.size+int64(len(d.Bytes))+dataCost > may
 	switch {
 	case full && h.state == holdSpliced:
 		c.dropHold(k)
@@ -409,6 +413,7 @@ func (c *Conn) parkedTooLong(h *hold, turn uint64) {
 func (c *Conn) endParked(k *call, err *conduit.Error) {
 	c.unpark(k, err)
 	k.recvDone = true
+	c.wake()
 	c.sendFailure(k, encodeFailure(err))
 }
 
@@ -429,6 +434,9 @@ func (k *call) parked() bool { return k.hold != nil && k.hold.state == holdParke
 func (c *Conn) begin(k *call, h *hold, owner Owner, router Router, tag uint64) {
 	h.state, h.owner, h.router, h.tag = holdPassing, owner, router, tag
 	h.early, h.next = nil, 0
+	if k.open.active {
+		k.open = assembly{} // all of the request goes once more
+	}
 	k.try++
 	k.skip = h.paid
 }
@@ -448,7 +456,8 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 		}
 		h.counted = h.paid
 	}
-	from := spliceFrom{call: h.call, deadline: h.deadline, credit: h.inv.ReplyCredit, chunk: h.chunks[0], held: router != nil}
+	from := spliceFrom{call: h.call, deadline: h.deadline, credit: h.inv.ReplyCredit, chunk: h.chunks[0], held: router != nil, res: c.handOver(k)}
+	h.lost = h.lost || from.res != nil // what is to be passed on again lies in the window
 	from.call.try = k.try
 	c.unlock()
 	out.Data, out.HasData = h.inv.Data, h.inv.HasData
@@ -456,18 +465,22 @@ func (h *hold) pass(k *call, to *Conn, out *frame.Invoke, owner Owner, router Ro
 	if !h.deadline.IsZero() {
 		out.TimeoutMicros = micros(time.Until(h.deadline))
 	}
-	b, written, err := to.spliced(&from, out, owner, tag)
+	b, paid, err := to.spliced(&from, out, owner, tag)
 	if err != nil {
 		to.units.neverSent(out.Units)
 	}
 	c.mu.Lock()
 	if err != nil {
+		if from.res != nil {
+			c.later(effect{kind: effectTaken, res: from.res})
+		}
 		c.attemptOver(h.call.get(), h, attemptEnd{err: err, owner: owner, tag: tag})
 		return
 	}
-	paid := int64(0)
-	if written && out.HasData {
-		paid = int64(len(out.Data.Bytes)) + dataCost
+	if d := h.inv.Data; to.simple && h.inv.HasData && d.More {
+		if fault := c.joining(h.call, &d, new(passing)); fault != nil {
+			c.faulted(h.call.get(), fault)
+		}
 	}
 	h.follow(b, from.call, paid)
 }
@@ -491,8 +504,24 @@ func (h *hold) follow(b, from ref, paid int64) {
 		}
 		d, ch := h.piece(h.next)
 		h.next++
+		p := passing{held: ch}
+		if to.simple {
+			ch.refs.Add(1) // the hold may go when the lock is released
+			fault := c.joining(h.call, &d, &p)
+			if k = h.call.get(); k != nil && fault != nil {
+				c.faulted(k, fault)
+			}
+			if k == nil || fault != nil {
+				ch.release()
+				paid = 0
+				continue
+			}
+		}
 		c.unlock()
-		paid = to.forward(b, &d, from, ch)
+		paid = to.forward(b, &d, from, p)
+		if to.simple {
+			ch.release()
+		}
 		c.mu.Lock()
 	}
 	switch {
@@ -507,6 +536,7 @@ func (h *hold) follow(b, from ref, paid int64) {
 		}
 	default:
 		k.peer, h.state = b, holdSpliced
+		c.wake()
 		if k.cancelled {
 			c.later(effect{kind: effectCancel, to: b, reason: k.cause.Reason})
 		}
@@ -592,7 +622,7 @@ func (c *Conn) attemptOver(k *call, h *hold, e attemptEnd) {
 // giveUp passes the failure of an attempt on to the caller.
 func (c *Conn) giveUp(r ref, e attemptEnd) {
 	e.tell()
-	c.failCall(r, e.wire())
+	c.failCall(r, e.wire(), false)
 }
 
 // told is an error as the caller of a passed on call hears it: it did send the

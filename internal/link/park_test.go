@@ -672,16 +672,16 @@ func (s *routed) playing(p Parked, tag uint64, router Router, play func()) {
 	from.call.try = k.try
 	c.unlock()
 	out := h.inv
-	b, written, err := s.back[1].spliced(&from, &out, s.router, tag)
-	if err != nil || !written {
-		s.t.Fatalf("written %v, %v", written, err)
+	b, paid, err := s.back[1].spliced(&from, &out, s.router, tag)
+	if err != nil || paid == 0 {
+		s.t.Fatalf("paid %d, %v", paid, err)
 	}
 	s.back[1].flush()
 	synctest.Wait()
 	play()
 	synctest.Wait()
 	c.mu.Lock()
-	h.follow(b, from.call, int64(len(out.Data.Bytes))+dataCost)
+	h.follow(b, from.call, paid)
 	s.back[1].flush()
 	c.flush()
 }

@@ -40,6 +40,8 @@ func TestProtocolPage(t *testing.T) {
 		fmt.Sprintf("no Hello after %d s", int(DefaultHelloTimeout.Seconds())),
 		fmt.Sprintf("has read nothing for %d s sends a ping each second; any other, each %d s", int(DefaultProbeInterval.Seconds()), int(DefaultPingInterval.Seconds())),
 		fmt.Sprintf("%d s after the first ping", int(DefaultDeadAfter.Seconds())),
+		fmt.Sprintf("keep the link from being read for %d s, which it gets back at a tenth", int(stallMost.Seconds())),
+		fmt.Sprintf("the receiver's `max_message` and %d bytes", packetRoom),
 		fmt.Sprintf("| %d (`cluster.link_memory`) |", DefaultLinkMemory),
 		fmt.Sprintf("| %d (`cluster.memory`) |", DefaultMemory),
 		fmt.Sprintf("chains of over %d entries", frame.MaxChain),

@@ -229,6 +229,9 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 	k := c.newCall()
 	k.id, k.background = f.Call, in.Background
 	k.sendCredit = int64(in.ReplyCredit)
+	if c.simple {
+		k.sendCredit = noCredit
+	}
 	k.recvLeft = int64(c.o.Hello.CallCredit)
 	c.calls[k.id] = k
 	c.inc++
@@ -240,6 +243,7 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 	}
 	var refusal *conduit.Error
 	payload := int64(len(in.Data.Bytes))
+	last, large := in.HasData && in.Data.Last, c.simple && payload+dataCost > k.recvLeft
 	switch {
 	case int64(f.Size)-payload > maxInvoke:
 		refusal = conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
@@ -251,7 +255,11 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 		}
 	case in.HasData && in.Data.HasTotal && in.Data.Total > uint64(c.o.Hello.MaxMessage):
 		refusal = tooLarge(int64(min(in.Data.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.Refused, Options{Op: c.o.Op})
-	case in.ReplyCredit < dataCost+1:
+	case c.simple && in.HasData && partial(&in.Data) != "":
+		refusal = c.badData(partial(&in.Data))
+		refusal.Outcome = conduit.Refused
+	case large: // see below
+	case !c.simple && in.ReplyCredit < dataCost+1:
 		refusal = conduit.Errorf(conduit.Internal, conduit.ReasonProtocol, conduit.Refused, "a reply credit of %d bytes is too small", in.ReplyCredit)
 	case in.HasData:
 		k.recvLeft -= payload + dataCost
@@ -261,8 +269,8 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 		}
 	}
 	switch {
-	case refusal != nil:
-	case !k.recvDone:
+	case refusal != nil, large && last: // that one gets memory of its own
+	case !last:
 		refusal = c.takeRequestWindow(k, int64(c.o.Hello.CallCredit))
 	case payload > smallFrame: // smaller ones are few enough by max_calls
 		refusal = c.takeRequestWindow(k, payload+dataCost)
@@ -273,6 +281,21 @@ func (c *Conn) takeCall(f *frame.Frame) (taken bool, _ error) {
 		c.sendFailure(k, encodeFailure(refusal))
 		c.unlock()
 		return true, nil
+	}
+	if large {
+		// recvDone only now: nothing more is admitted to a call that is done.
+		if k, _ = c.admit(r, payload); k == nil {
+			err := c.err
+			if k = r.get(); k != nil && !k.sendEnded { // cancelled by this end meanwhile
+				c.sendFailure(k, encodeFailure(early(k.cause, false, c.o.Op)))
+			}
+			c.unlock()
+			if err != nil {
+				return true, errStop
+			}
+			return true, nil
+		}
+		k.recvDone = last
 	}
 	deadline := k.deadline
 	c.unlock()
@@ -324,26 +347,34 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		c.unlock()
 		return nil
 	}
-	k.recvLeft -= int64(len(d.Bytes)) + dataCost
-	if k.recvLeft < 0 {
-		c.violated(k, "more data than call credit allows")
+	r := k.ref()
+	if fault := c.dataRefused(k, d); fault != nil {
+		c.faultedBy(r, fault, d)
 		c.unlock()
 		return nil
 	}
-	if len(d.ContentType) > maxName {
-		c.violated(k, "a content type of over 1 KiB")
-		c.unlock()
-		return nil
+	large := false
+	if c.simple {
+		if k, large = c.admit(r, int64(len(d.Bytes))); k == nil {
+			err := c.err
+			c.stat.Dropped++
+			c.endFaulted(r, d)
+			c.unlock()
+			if err != nil {
+				return errStop
+			}
+			return nil
+		}
+	} else {
+		k.recvLeft -= int64(len(d.Bytes)) + dataCost
 	}
 	if d.Last {
 		k.recvDone = true
 	}
 	if k.in != nil { // a local call
-		r, in, open := k.ref(), k.in, &k.open
+		in, open := k.in, &k.open
 		if fault := c.assemble(r, k, in, open, d); fault != nil {
-			if k := r.get(); k != nil {
-				c.faulted(k, fault)
-			}
+			c.faultedBy(r, fault, d)
 			c.unlock()
 			return nil
 		}
@@ -363,21 +394,38 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		return nil
 	}
 	// Spliced.
-	if d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage) {
-		c.faulted(k, tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, Options{Op: c.o.Op}))
-		c.unlock()
-		return nil
+	var p passing
+	if large {
+		if p.res = c.handOver(k); k.hold != nil {
+			c.lastAttempt(k) // only what lies in the window can be passed on again
+		}
 	}
 	var own frame.Data
-	var held *holdChunk
 	if k.hold != nil {
 		var pass bool
-		if held, pass = c.takeHeld(k, d, &own); !pass {
+		if p.held, pass = c.takeHeld(k, d, &own); !pass {
 			c.unlock()
 			return nil
 		}
-		if held != nil {
+		if p.held != nil {
 			d = &own
+		}
+	}
+	if to := k.peer.k; to != nil && to.conn.simple && p.res == nil && !c.simple {
+		fault := c.joining(r, d, &p)
+		if fault != nil {
+			c.faultedBy(r, fault, d)
+		}
+		if k = r.get(); fault != nil || k == nil || k.peer.k == nil {
+			if p.held != nil {
+				p.held.release()
+			}
+			if p.res != nil {
+				c.later(effect{kind: effectTaken, res: p.res})
+			}
+			c.stat.Dropped++
+			c.unlock()
+			return nil
 		}
 	}
 	from, to, ended := k.ref(), k.peer, d.Last && k.ours
@@ -388,9 +436,9 @@ func (c *Conn) takeData(f *frame.Frame) error {
 		from = ref{}
 	}
 	c.unlock()
-	n := to.k.conn.forward(to, d, from, held)
-	if held != nil {
-		held.release()
+	n := to.k.conn.forward(to, d, from, p)
+	if p.held != nil {
+		p.held.release()
 	}
 	if n > 0 && !ended {
 		c.mu.Lock()
@@ -404,14 +452,13 @@ func (c *Conn) takeData(f *frame.Frame) error {
 }
 
 // forward passes a Data on to the other half of a splice. It returns the call
-// credit to give back at once; the rest is given back when it is written. held is
-// what the bytes lie in if they stay when forward returns.
-func (c *Conn) forward(to ref, d *frame.Data, from ref, held *holdChunk) (credit int64) {
+// credit to give back at once; the rest is given back when it is written.
+func (c *Conn) forward(to ref, d *frame.Data, from ref, p passing) (credit int64) {
 	c.mu.Lock()
 	defer c.unlock()
 	k := to.get()
 	if k == nil || k.sendEnded {
-		return int64(len(d.Bytes)) + dataCost
+		return c.drop(d, p)
 	}
 	if k.hold != nil {
 		c.lastAttempt(k)
@@ -421,20 +468,64 @@ func (c *Conn) forward(to ref, d *frame.Data, from ref, held *holdChunk) (credit
 		if d.Last {
 			c.sendFailure(k, canceledBody(k, c.o.Op))
 		}
-		return int64(len(d.Bytes)) + dataCost
+		return c.drop(d, p)
 	}
 	if d.HasTotal && d.Total > uint64(c.theirs.MaxMessage) {
 		c.oversized(k, int64(min(d.Total, 1<<62)))
+		if p.res != nil {
+			c.drop(d, p)
+		}
 		return 0
 	}
-	if c.sendData(k, d, held == nil, from, nil) {
-		return int64(len(d.Bytes)) + dataCost
+	if c.simple && (d.More || k.join.active) {
+		return c.join(k, d, from, p)
 	}
-	if held != nil {
-		held.refs.Add(1)
-		k.q[len(k.q)-1].held = held
+	if c.sendData(k, d, p.held == nil, from, nil) {
+		return c.drop(d, p) // written, and so over
+	}
+	it := &k.q[len(k.q)-1]
+	it.carry(p.res, k)
+	if p.held != nil {
+		p.held.refs.Add(1)
+		it.held = p.held
 	}
 	return 0
+}
+
+// dataRefused says what is wrong with a Data whatever is open, and whatever becomes of
+// it. c.mu is held.
+func (c *Conn) dataRefused(k *call, d *frame.Data) *conduit.Error {
+	switch {
+	case c.simple && partial(d) != "":
+		return c.badData(partial(d))
+	case !c.simple && k.recvLeft < int64(len(d.Bytes))+dataCost:
+		return c.badData("more data than call credit allows")
+	case len(d.ContentType) > maxName:
+		return c.badData("a content type of over 1 KiB")
+	case d.HasTotal && d.Total > uint64(c.o.Hello.MaxMessage):
+		o := Options{Op: c.o.Op} // whose limit it is tells this end's callers nothing
+		if k.in != nil {
+			o = c.o
+		}
+		return tooLarge(int64(min(d.Total, 1<<62)), c.o.Hello.MaxMessage, conduit.OutcomeUnknown, o)
+	}
+	return nil
+}
+
+// faultedBy ends a call by a Data that came for it. c.mu is held.
+func (c *Conn) faultedBy(r ref, err *conduit.Error, d *frame.Data) {
+	if k := r.get(); k != nil {
+		c.faulted(k, err)
+		c.endFaulted(r, d)
+	}
+}
+
+// endFaulted takes a call off the link that was failed before the last Data of its answer
+// came: nothing follows that. c.mu is held.
+func (c *Conn) endFaulted(r ref, d *frame.Data) {
+	if k := r.get(); k != nil && k.fault != nil && d.Last {
+		c.ended(k, nil, nil)
+	}
 }
 
 // violated ends a call whose other end broke the rules of that call alone.
@@ -448,6 +539,7 @@ func (c *Conn) violated(k *call, what string) {
 
 // faulted ends a call from this end with an error, both ways. c.mu is held.
 func (c *Conn) faulted(k *call, err *conduit.Error) {
+	c.wake()
 	if k.ours {
 		if k.owner != nil {
 			c.orphan(k, err)
@@ -596,6 +688,7 @@ func (c *Conn) stopTaking(k *call) {
 		return
 	}
 	k.recvDone, k.recvOwed = true, 0
+	c.wake()
 	keep := int64(0) // what lies in another link's queue is dropped there
 	if k.in != nil {
 		keep = k.in.cost()
@@ -633,6 +726,9 @@ func (c *Conn) takeCredit(f *frame.Frame) error {
 	const most = int64(1) << 40
 	c.mu.Lock()
 	defer c.unlock()
+	if c.simple {
+		return nil // there is none to be given
+	}
 	if f.Call == 0 {
 		n := int64(min(f.Credit, uint64(most)))
 		c.linkCredit += n

@@ -59,12 +59,16 @@ func (c *Conn) sendFailure(k *call, body []byte) {
 	c.enlist(k)
 }
 
-// failCall ends the other half of a splice, or does nothing if it has ended.
-func (c *Conn) failCall(r ref, body []byte) {
+// failCall ends the other half of a splice, or does nothing if it has ended. With cut,
+// what is queued of it is given up.
+func (c *Conn) failCall(r ref, body []byte, cut bool) {
 	c.mu.Lock()
 	if k := r.get(); k != nil && !k.ours {
 		if k.doubt {
 			body = doubtful(body)
+		}
+		if cut && !k.sendEnded {
+			k.dropQueue()
 		}
 		c.sendFailure(k, body)
 	}
@@ -126,6 +130,7 @@ func (c *Conn) oversized(k *call, n int64) {
 // tellCancel sends a Cancel for a call of this end, once. c.mu is held.
 func (c *Conn) tellCancel(k *call, reason string) {
 	if !k.cancelled && k.id != 0 {
+		c.wake()
 		c.cancel(k)
 		if len(reason) > maxReason || !utf8.ValidString(reason) {
 			reason = conduit.ReasonCanceled

@@ -38,6 +38,7 @@ func TestSim(t *testing.T) {
 		first, n = *simSeed, 1
 	}
 	reroutes, saved := 0, 0
+	var simple, plain [2]int // calls, and those that succeeded
 	for seed := first; seed < first+n; seed++ {
 		if ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -48,6 +49,14 @@ func TestSim(t *testing.T) {
 					if op.attempts > 0 && op.err == nil {
 						saved++
 					}
+					count := &plain
+					if s.simple != [3]bool{} {
+						count = &simple
+					}
+					count[0]++
+					if op.err == nil {
+						count[1]++
+					}
 				}
 			})
 		}); !ok {
@@ -57,6 +66,10 @@ func TestSim(t *testing.T) {
 	t.Logf("%d reroutes, by which %d calls succeeded", reroutes, saved)
 	if *simSeed == 0 && (reroutes == 0 || saved == 0) {
 		t.Errorf("%d reroutes, and %d calls that succeeded by them: the test tests too little", reroutes, saved)
+	}
+	t.Logf("with a link of the simple profile %d of %d calls succeeded, without one %d of %d", simple[1], simple[0], plain[1], plain[0])
+	if *simSeed == 0 && n >= 100 && simple[1]*plain[0]*10 < plain[1]*simple[0]*9 {
+		t.Error("with the simple profile markedly fewer calls succeed")
 	}
 }
 
@@ -71,8 +84,9 @@ type sim struct {
 	back2, other  *Conn // ends of a third, to which calls of the second are rerouted
 	wires         []*simWire
 	memories      []*Memory
-	quiet         bool // no faults: every call must come to its natural end
-	sound         bool // no wire fails: each link is alive at the end
+	quiet         bool    // no faults: every call must come to its natural end
+	sound         bool    // no wire fails: each link is alive at the end
+	simple        [3]bool // the links that have the simple profile
 	hops          []*simHop
 
 	mu    sync.Mutex
@@ -114,6 +128,9 @@ func newSim(t *testing.T, seed uint64) *sim {
 	s.quiet = s.r.IntN(3) == 0
 	s.sound = s.quiet || s.r.IntN(4) == 0
 	spliced := s.r.IntN(2) == 0
+	if r := rand.New(rand.NewPCG(seed, 11)); r.IntN(2) == 0 { // beside s.r, so that the rest of a story stays as it was
+		s.simple = [3]bool{r.IntN(3) == 0, r.IntN(3) > 0, r.IntN(2) == 0}
+	}
 	first := s.wire()
 	second := first
 	if spliced {
@@ -124,26 +141,37 @@ func newSim(t *testing.T, seed uint64) *sim {
 		s.hops = append(s.hops, &simHop{})
 	}
 	in, out := s.hops[0], s.hops[len(s.hops)-1]
-	s.server = New(second[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: out}))
+	at := 0 // the last link
+	if spliced {
+		at = 1
+	}
+	s.server = New(second[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: out, Hello: Hello{Simple: s.simple[at]}}))
 	out.judge.Store(s.server)
 	if !spliced {
 		s.front = s.server
 	} else {
-		s.back = New(second[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost, OnStatus: out.onStatus, OnGoAway: out.onGoAway}))
-		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice), Reporter: in}))
+		s.back = New(second[0], s.options(Options{Dialer: true, Simple: s.simple[1], LostReason: conduit.ReasonPluginLost, OnStatus: out.onStatus, OnGoAway: out.onGoAway}))
+		s.front = New(first[1], s.options(Options{Handler: handlerFunc(s.splice), Reporter: in, Hello: Hello{Simple: s.simple[0]}}))
 		in.judge.Store(s.front)
 		out.caller.Store(s.back)
 	}
 	if spliced && s.r.IntN(3) > 0 {
 		third, also := s.wire(), &simHop{}
 		s.hops = append(s.hops, also)
-		s.other = New(third[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: also}))
+		s.other = New(third[1], s.options(Options{Handler: handlerFunc(s.serve), Reporter: also, Hello: Hello{Simple: s.simple[2]}}))
 		also.judge.Store(s.other)
-		s.back2 = New(third[0], s.options(Options{Dialer: true, LostReason: conduit.ReasonPluginLost, OnStatus: also.onStatus, OnGoAway: also.onGoAway}))
+		s.back2 = New(third[0], s.options(Options{Dialer: true, Simple: s.simple[2], LostReason: conduit.ReasonPluginLost, OnStatus: also.onStatus, OnGoAway: also.onGoAway}))
 		also.caller.Store(s.back2)
 	}
-	s.caller = New(first[0], s.options(Options{Dialer: true, OnStatus: in.onStatus, OnGoAway: in.onGoAway}))
+	s.caller = New(first[0], s.options(Options{Dialer: true, Simple: s.simple[0], OnStatus: in.onStatus, OnGoAway: in.onGoAway}))
 	in.caller.Store(s.caller)
+	for _, c := range []*Conn{s.back, s.back2} {
+		if c != nil && c.o.Simple { // or it takes none of what is passed on
+			if err := c.Ready(t.Context()); err != nil {
+				t.Logf("seed %d: %v", seed, err)
+			}
+		}
+	}
 	return s
 }
 
@@ -319,11 +347,16 @@ func (s *sim) watch(over chan struct{}) {
 			}
 			c.mu.Lock()
 			for id, k := range c.calls {
-				if h := k.hold; h != nil && h.state != holdPassing && h.size > int64(c.o.Hello.CallCredit) {
+				if h := k.hold; h != nil && h.state != holdPassing && h.size-k.lent > int64(c.o.Hello.CallCredit)+dataCost {
 					s.t.Errorf("seed %d: call %d: %d bytes are held", s.seed, id, h.size)
 				}
 				if may := k.recvLeft + k.recvOwed; !k.recvDone && k.window > 0 && may > k.window+k.lent {
 					s.t.Errorf("seed %d: call %d may get %d bytes, and was promised %d and %d", s.seed, id, may, k.window, k.lent)
+				}
+			}
+			for id, k := range c.calls {
+				if c.simple && !k.cancelled && !k.recvDone && k.recvLeft < 0 {
+					s.t.Errorf("seed %d: call %d: %d bytes above its window were let in", s.seed, id, -k.recvLeft)
 				}
 			}
 			if c.linkCredit < 0 {

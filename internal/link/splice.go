@@ -20,8 +20,19 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 		out.TimeoutMicros = micros(time.Until(in.deadline))
 	}
 	in.decided = true
-	b, written, err := to.spliced(&spliceFrom{call: in.ref, deadline: in.deadline, credit: in.Invoke.ReplyCredit}, out, owner, tag)
+	half := spliceFrom{call: in.ref, deadline: in.deadline, credit: in.Invoke.ReplyCredit}
+	if from.simple {
+		from.mu.Lock()
+		if a := in.ref.get(); a != nil {
+			half.res = from.handOver(a)
+		}
+		from.unlock()
+	}
+	b, paid, err := to.spliced(&half, out, owner, tag)
 	if err != nil {
+		if half.res != nil {
+			from.taken(half.res.r, inboxItem{res: half.res})
+		}
 		to.units.neverSent(out.Units)
 		owner.CallEnded(tag, err.Code, err.Outcome)
 		in.Refuse(err)
@@ -37,8 +48,14 @@ func (in *Incoming) Splice(to *Conn, out *frame.Invoke, owner Owner, tag uint64)
 		from.later(effect{kind: effectCancel, to: b, reason: a.cause.Reason})
 	default:
 		a.peer = b
-		if in.Invoke.HasData && written {
-			from.credit(a, int64(len(in.Invoke.Data.Bytes))+dataCost)
+		if paid > 0 {
+			from.credit(a, paid)
+		}
+		if to.simple && in.Invoke.HasData && in.Invoke.Data.More {
+			fault := from.joining(in.ref, &in.Invoke.Data, new(passing))
+			if a = in.ref.get(); a != nil && fault != nil {
+				from.faulted(a, fault)
+			}
 		}
 	}
 	from.unlock()
@@ -60,36 +77,55 @@ func (c *Conn) Spliced(id uint64) (tag uint64, ok bool) {
 type spliceFrom struct {
 	call     ref
 	deadline time.Time
-	credit   uint32     // for the reply
-	chunk    *holdChunk // what the payload lies in, if it stays when spliced returns
-	held     bool       // another attempt may follow
+	credit   uint32       // for the reply
+	chunk    *holdChunk   // what the payload lies in, if it stays when spliced returns
+	held     bool         // another attempt may follow
+	res      *reservation // memory of the payload
 }
 
-// spliced starts this link's half of a splice. written says that the payload of
-// the Invoke is in a packet; else its credit goes back when it is.
-func (c *Conn) spliced(in *spliceFrom, out *frame.Invoke, owner Owner, tag uint64) (_ ref, written bool, _ *conduit.Error) {
+// spliced starts this link's half of a splice. paid is the credit for the payload of
+// the Invoke that goes back at once, since it is in a packet; else it goes back when it is.
+func (c *Conn) spliced(in *spliceFrom, out *frame.Invoke, owner Owner, tag uint64) (_ ref, paid int64, _ *conduit.Error) {
 	if n := frame.InvokeSize(0, out) - len(out.Data.Bytes); n > maxInvoke || len(out.Chain) > frame.MaxChain {
-		return ref{}, false, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
+		return ref{}, 0, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonPayloadTooLarge, conduit.Refused,
 			"the Invoke takes %d bytes beside its payload, more than %d, or %d elements in its chain", n, maxInvoke, len(out.Chain))
 	}
 	c.mu.Lock()
 	defer c.unlock()
 	if c.err != nil || c.goneAway != nil || c.leaving {
-		return ref{}, false, c.lost(conduit.Refused)
+		return ref{}, 0, c.lost(conduit.Refused)
+	}
+	if c.o.Simple && !c.ready { // what becomes of the request is not known yet
+		return ref{}, 0, c.lost(conduit.Refused)
+	}
+	var first joined
+	if d := out.Data; c.simple && out.HasData {
+		if fault := c.dataFault(&assembly{}, 0, &d); fault != nil && fault.Reason != conduit.ReasonPayloadTooLarge {
+			fault.Outcome = conduit.Refused
+			return ref{}, 0, fault
+		}
 	}
 	if total := int64(min(out.Data.Total, 1<<62)); c.ready && out.Data.HasTotal && total > c.theirs.MaxMessage {
-		return ref{}, false, c.tooLarge(total, conduit.Refused)
+		return ref{}, 0, c.tooLarge(total, conduit.Refused)
+	}
+	if c.simple && out.HasData && out.Data.More { // the message follows when it is whole
+		first.begin(&out.Data)
+		first.add(&out.Data, false)
+		out.Data, out.HasData = frame.Data{}, false
 	}
 	if most := int(c.theirs.MaxCalls); c.ready && under(c.out, c.outBackground, c.outLeft, most) >= most {
-		return ref{}, false, &conduit.Error{
+		return ref{}, 0, &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
 			Message: "the element serves as many calls as its link takes",
 		}
 	}
 	want := min(int64(in.credit), DefaultReplyCredit)
+	if c.simple || in.credit == 0 { // there is no credit on either, or on the caller's link
+		want = DefaultReplyCredit
+	}
 	window := c.takeReplyWindow(want)
 	if window == 0 {
-		return ref{}, false, &conduit.Error{
+		return ref{}, 0, &conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, Op: c.o.Op,
 			Message: "no memory is left to pass on one more call",
 		}
@@ -99,14 +135,22 @@ func (c *Conn) spliced(in *spliceFrom, out *frame.Invoke, owner Owner, tag uint6
 	k.peer, k.owner, k.tag, k.held = in.call, owner, tag, in.held
 	k.sendEnded = out.HasData && out.Data.Last
 	out.ReplyCredit = uint32(window)
-	written = c.sendInvoke(k, out, in.chunk == nil)
-	if !written && out.HasData {
+	k.join = first
+	written := c.sendInvoke(k, out, in.chunk == nil)
+	switch {
+	case first.active:
+		return k.ref(), dataCost, nil
+	case !out.HasData:
+	case !written:
 		it := k.front()
 		it.from = in.call
+		it.carry(in.res, k)
 		if in.chunk != nil {
 			in.chunk.refs.Add(1)
 			it.held = in.chunk
 		}
+	default:
+		paid = c.drop(&out.Data, passing{res: in.res}) // written, and so over
 	}
-	return k.ref(), written, nil
+	return k.ref(), paid, nil
 }

@@ -69,7 +69,12 @@ type reservation struct {
 	n    int64
 	who  claimant
 
-	granted bool // the sender may know of it; conn.mu guards it
+	// conn.mu guards these and in.
+	granted bool // the sender may know of it
+	passed  bool // the message lies in another link's queue
+
+	// at is the half of a splice in whose queue the message lies; nil if it never did.
+	at atomic.Pointer[ref]
 
 	// Memory.mu guards these.
 	state reservationState
@@ -291,7 +296,11 @@ func (m *Memory) idlers(now time.Time, want int64) []*reservation {
 // lapsed ends the call of a message that has lost its memory, or its place among
 // those who wait.
 func (c *Conn) lapsed(v *reservation) {
-	what := "others waited for it, and too little of the message came, less than " + strconv.Itoa(slowBytes) + " bytes in " + slowAfter.String()
+	moved := "came"
+	if c.simple { // it comes whole, and is cut for another link
+		moved = "was taken"
+	}
+	what := "others waited for it, and too little of the message " + moved + ", less than " + strconv.Itoa(slowBytes) + " bytes in " + slowAfter.String()
 	switch {
 	case !v.isGranted():
 		what = "none became free in " + waitMost.String()
@@ -304,12 +313,14 @@ func (c *Conn) lapsed(v *reservation) {
 	}
 	c.mu.Lock()
 	var held *reservation
-	if v.in.keeps(v) {
+	if v.in != nil && v.in.keeps(v) {
 		held = v.in.drain(err) // before its application hears of the end, and takes it
 	}
+	var at *ref
 	switch k := v.r.get(); {
 	case k == nil: // over; the message waited all the same
-	case k.open.res == v || held != nil:
+		at = v.at.Load()
+	case k.open.res == v || held != nil || v.passed:
 		c.faulted(k, err)
 		if k = v.r.get(); k != nil {
 			c.dropAssembly(k)
@@ -322,6 +333,9 @@ func (c *Conn) lapsed(v *reservation) {
 		c.memory.release(held)
 	}
 	c.kick()
+	if at != nil {
+		at.k.conn.lapsedHere(*at, v, err)
+	}
 }
 
 func (v *reservation) isGranted() bool {

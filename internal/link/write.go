@@ -46,6 +46,9 @@ func (c *Conn) mayAppend(size int, payload int) bool {
 
 // spend counts a frame against link credit.
 func (c *Conn) spend(size int) {
+	if c.simple {
+		return
+	}
 	c.linkCredit -= int64(size)
 	c.unreturned += int64(size)
 }
@@ -125,7 +128,7 @@ func (c *Conn) write(inline bool) {
 			c.unlock()
 			return
 		}
-		if inline && (round == inlineRounds || c.unreturned >= inlineLimit || c.far()) {
+		if inline && (round == inlineRounds || c.unreturned >= inlineLimit || c.far() || c.simple) {
 			c.unlock()
 			go c.writeLoop()
 			return
@@ -277,10 +280,10 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 			c.ended(k, c.tooLarge(int64(in.Data.Total), conduit.NotSent), nil)
 			return p, true
 		}
-		k.sendCredit = int64(c.theirs.CallCredit)
+		k.sendCredit = c.requestCredit()
 		whole := in.Data
 		all := int64(len(whole.Bytes))
-		n := min(all, chunk, k.sendCredit-dataCost)
+		n := min(all, c.pieceLimit(), k.sendCredit-dataCost)
 		cutTo := func(to int64) int {
 			if n = to; n < all {
 				in.Data.Bytes, in.Data.More, in.Data.Last = whole.Bytes[:n], true, false
@@ -306,9 +309,7 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 		if in.HasData {
 			k.sendCredit -= n + dataCost
 		}
-		if it.from.k != nil {
-			c.grantBack(it.from, n, n == all)
-		}
+		c.returned(it, n, n == all)
 		if n < all {
 			// The rest of the request becomes a Data of its own, in the same place.
 			rest := whole
@@ -334,7 +335,7 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 		c.oversized(k, int64(d.Total))
 		return p, true
 	}
-	n = min(n, chunk, k.sendCredit-dataCost)
+	n = min(n, c.pieceLimit(), k.sendCredit-dataCost)
 	one := *d
 	one.Bytes = d.Bytes[:n]
 	if n < int64(len(d.Bytes)) {
@@ -356,9 +357,7 @@ func (c *Conn) encodeNext(p []byte, k *call, limit int) ([]byte, bool) {
 	p = frame.AppendData(p, k.id, &one)
 	c.spend(size)
 	k.sendCredit -= n + dataCost
-	if it.from.k != nil {
-		c.grantBack(it.from, n, n == int64(len(d.Bytes)))
-	}
+	c.returned(it, n, n == int64(len(d.Bytes)))
 	if n < int64(len(d.Bytes)) {
 		d.Bytes, d.HasTotal, d.ContentType = d.Bytes[n:], false, nil
 		c.relist(k)

@@ -101,7 +101,7 @@ func (p *Process) Stop(ctx context.Context) error {
 }
 
 // OpenLink opens the one link of this process, once, and waits for its Hello.
-// o.Dialer, o.Duplex, the token, and what o leaves out are set here.
+// o.Dialer, o.Duplex, o.Simple, the token, and what o leaves out are set here.
 func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, error) {
 	if !p.linked.CompareAndSwap(false, true) {
 		return nil, errors.New("the plugin's link was opened before: a process has one")
@@ -114,7 +114,7 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 		cancel()
 		return nil, p.rpcError("Link", err)
 	}
-	o.Dialer, o.Duplex = true, true
+	o.Dialer, o.Duplex, o.Simple = true, true, true
 	o.Hello.Token = p.token
 	if o.Op == "" {
 		o.Op = "plugin"
