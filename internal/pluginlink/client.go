@@ -36,7 +36,7 @@ const (
 )
 
 // LaunchConfig says how to run a plugin. It is read only while Launch runs, but
-// for Log, which the process's output goes to until its end.
+// for Log, which the process's output goes to until its end, and Carrier.
 type LaunchConfig struct {
 	// Name is for logs and errors, such as "echo/echo".
 	Name string
@@ -71,6 +71,9 @@ type LaunchConfig struct {
 	Spawner *Spawner
 	// Log takes the process's output and what is to be said of it; nil = nothing.
 	Log hclog.Logger
+	// Carrier, if set, stands between the link and its stream, for who watches or spoils
+	// on purpose what is sent.
+	Carrier func(link.Carrier) link.Carrier
 }
 
 // CheckSocketDir says whether sockets below dir have paths that the system can

@@ -48,7 +48,8 @@
 //	Old             nothing                                nothing; deprecated
 //
 // The service conduit.example.Echo#loud is a second one of the type, with Upper
-// alone, which adds an exclamation mark.
+// alone, which adds an exclamation mark. conduit.conformance.v1.Conformance is that of
+// package pluginapi/conformance, which checks of plugins call.
 //
 // Attributes of the deployment change how it behaves as a whole. conduit-host hands
 // out none yet; a test does, by plugintest.Attributes. An attribute that is not set is

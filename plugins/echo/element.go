@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/pluginapi/conformance"
 )
 
 const serviceName = "conduit.example.Echo"
@@ -21,7 +22,7 @@ func element() pluginapi.Element {
 	return pluginapi.Element{
 		Name:      "echo",
 		Version:   "1.0.0",
-		Services:  []*pluginapi.Service{e.service(), e.loud()},
+		Services:  []*pluginapi.Service{e.service(), e.loud(), conformance.Service()},
 		Configure: e.configure,
 		Start:     e.start,
 		Health:    e.health,
