@@ -206,6 +206,7 @@ var layers = map[string]layer{
 		third: []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/knadh/koanf", yaml,
 			"github.com/dustin/go-humanize", hclog, protobuf, sync, sys,
+			"github.com/fsnotify/fsnotify", // plugin dev: sources that were saved
 		},
 	},
 
