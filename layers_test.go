@@ -136,15 +136,25 @@ var layers = map[string]layer{
 		local: []string{".", "address", "registry"},
 	},
 
+	"internal/conformance": {
+		why:   "what a host relies on in a plugin, as checks of its binary: it is the host of one process, by pluginlink alone, so that plugintest may use it; for plugintest and the command line",
+		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		third: []string{hclog, protobuf},
+	},
+
 	// Authors and clients.
 	"pluginapi": {
 		why:   "what an author imports: whatever stands here, every plugin compiles in",
 		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
 		third: []string{protobuf},
 	},
+	"pluginapi/conformance": {
+		why:   "the service that the conformance checks call, for elements in Go: apart from pluginapi, so that no binary has it that does not ask for it",
+		local: []string{"pluginapi"},
+	},
 	"pluginapi/plugintest": {
-		why:   "an author's tests: the real engine in process, and the conformance check for binaries; the real budget, so that claims are refused there as they are by a host",
-		local: []string{".", "address", "budget", "internal/frame", "internal/link", "internal/pluginlink", "pluginapi", "proto/conduit/v1"},
+		why:   "an author's tests: the real engine in process, a binary in a process of its own, and the conformance check for binaries; the real budget, so that claims are refused there as they are by a host",
+		local: []string{".", "address", "budget", "internal/conformance", "internal/frame", "internal/link", "internal/pluginlink", "pluginapi", "proto/conduit/v1"},
 		third: []string{hclog},
 	},
 	"client": {
@@ -212,12 +222,13 @@ var layers = map[string]layer{
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/certs", "internal/config", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
+			"internal/builtin", "internal/certs", "internal/config", "internal/conformance", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
 			"registry", "transport",
 		},
 		third: []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/knadh/koanf", yaml,
 			"github.com/dustin/go-humanize", hclog, protobuf, sync, sys,
+			"github.com/fsnotify/fsnotify", // plugin dev: sources that were saved
 		},
 	},
 
@@ -225,7 +236,7 @@ var layers = map[string]layer{
 	// but those that an author may import.
 	"plugins/echo": {
 		why:   "the element to try things with, and the example for authors",
-		local: []string{".", "pluginapi"},
+		local: []string{".", "pluginapi", "pluginapi/conformance"},
 	},
 	"plugins/txpersist/store": {
 		why:   "resources in transactions, in a file: usable without a plugin around it, so it knows ids and paths alone",
@@ -251,6 +262,10 @@ var walls = []struct {
 	{
 		from: "pluginapi", why: "an author's binary holds no host and no cluster",
 		off: []string{"host", "transport", "auth", "budget", "discovery", "registry", "locator", "gateway", "github.com/gorilla/websocket", bbolt, "internal/sandbox", landlock},
+	},
+	{
+		from: "pluginapi/plugintest", why: "an author's tests need no host and no cluster",
+		off: []string{"host", "transport", "auth", "discovery", "registry", "locator", "gateway", "github.com/gorilla/websocket", bbolt},
 	},
 	{
 		from: "client", why: "a program outside runs no plugins",

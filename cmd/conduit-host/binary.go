@@ -1,29 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
-	"time"
-
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/conformance"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
-)
-
-const (
-	// describeTimeout is how long a binary may take to describe itself.
-	describeTimeout = 10 * time.Second
-	// maxDescription bounds what it may say, in bytes.
-	maxDescription = 1 << 20
 )
 
 // binaryDescription is what a plugin binary says of itself.
@@ -43,6 +31,11 @@ func (a *app) describeFile(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	v := binaryDescriptionOf(file, d)
+	return a.print(v, func(w io.Writer) { binaryTable(w, &v) })
+}
+
+func binaryDescriptionOf(file string, d *conduitv1.Description) binaryDescription {
 	v := binaryDescription{
 		File: file, Element: d.GetElement(), Version: d.GetVersion(), API: d.GetApi(), Exclusive: d.GetExclusive(), MaxMessage: d.GetMaxMessage(),
 		Services: []serviceDescription{}, Attributes: attributeRowsOf(d),
@@ -50,11 +43,15 @@ func (a *app) describeFile(ctx context.Context, file string) error {
 	for _, s := range d.GetServices() {
 		v.Services = append(v.Services, serviceDescriptionOf(s))
 	}
-	return a.print(v, func(w io.Writer) { binaryTable(w, &v) })
+	return v
 }
 
 func binaryTable(w io.Writer, v *binaryDescription) {
 	valueLine(w, "file", v.File)
+	offersTable(w, v)
+}
+
+func offersTable(w io.Writer, v *binaryDescription) {
 	valueLine(w, "element", strings.TrimSpace(v.Element+" "+v.Version))
 	if v.Exclusive {
 		fmt.Fprintln(w, "exclusive\tit cannot run beside another generation of itself")
@@ -87,56 +84,25 @@ func runDescribe(ctx context.Context, file string) (*conduitv1.Description, erro
 	case info.Mode().Perm()&0o111 == 0:
 		return nil, usagef("%s is not executable (mode %04o); chmod +x it", file, info.Mode().Perm())
 	}
-	limited, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
-	stdout, stderr := &boundedBuffer{most: maxDescription, full: cancel}, &boundedBuffer{most: 4 << 10}
-	cmd := exec.CommandContext(limited, path, "describe")
-	cmd.Env, cmd.Dir = []string{}, "/"
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for what it started and left with its output
-	err = cmd.Run()
+	ran := conformance.RunByHand(ctx, path, conformance.DescribeTimeout, "describe")
 	switch {
 	case ctx.Err() != nil:
 		return nil, conduit.FromContext(ctx, conduit.OutcomeUnknown)
-	case stdout.over:
-		return nil, usagef("%s is no plugin: `%s describe` prints more than %d bytes", file, file, maxDescription)
-	case errors.Is(limited.Err(), context.DeadlineExceeded):
+	case ran.TooMuch:
+		return nil, usagef("%s is no plugin: `%s describe` prints more than %d bytes", file, file, conformance.MaxDescription)
+	case ran.TimedOut:
 		return nil, conduit.Errorf(conduit.DeadlineExceeded, conduit.ReasonDeadline, conduit.OutcomeUnknown,
-			"`%s describe` did not end within %v; is it a plugin, and does it describe itself before it starts anything?", file, describeTimeout)
-	case err != nil:
+			"`%s describe` did not end within %v; is it a plugin, and does it describe itself before it starts anything?", file, conformance.DescribeTimeout)
+	case ran.Err != nil:
 		said := ""
-		if line, _, _ := strings.Cut(strings.TrimSpace(stderr.kept.String()), "\n"); line != "" {
+		if line, _, _ := strings.Cut(ran.Stderr, "\n"); line != "" {
 			said = ", saying: " + shorten(line)
 		}
-		return nil, usagef("%s is no plugin that this machine can run: `%s describe` failed: %v%s", file, file, err, said)
+		return nil, usagef("%s is no plugin that this machine can run: `%s describe` failed: %v%s", file, file, ran.Err, said)
 	}
-	d := &conduitv1.Description{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(stdout.kept.Bytes(), d); err != nil || d.GetElement() == "" {
+	d, err := conformance.ParseDescription(ran.Stdout)
+	if err != nil {
 		return nil, usagef("%s is no plugin: what `%s describe` prints is no description of one", file, file)
 	}
 	return d, nil
-}
-
-// boundedBuffer keeps the first bytes that are written to it. It is no more than
-// an io.Writer: bytes.Buffer's own ReadFrom would know no bound.
-type boundedBuffer struct {
-	kept bytes.Buffer
-	most int
-	over bool
-	full func() // called when there is too much; may be nil
-}
-
-// Write implements io.Writer; it takes everything.
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if room := b.most - b.kept.Len(); len(p) > room {
-		b.kept.Write(p[:room])
-		if !b.over && b.full != nil {
-			b.full()
-		}
-		b.over = true
-		return len(p), nil
-	}
-	return b.kept.Write(p)
 }

@@ -240,6 +240,7 @@ func (i *instance) serveCluster(l net.Listener) {
 		Log:          log,
 	})
 	i.http = i.cluster.HTTPServer(i.cluster)
+	i.http.Addr = l.Addr().String() // for who asks where it is
 	i.run("cluster listener", func() error {
 		if err := i.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return err

@@ -36,7 +36,7 @@ const (
 )
 
 // LaunchConfig says how to run a plugin. It is read only while Launch runs, but
-// for Log, which the process's output goes to until its end.
+// for Log, which the process's output goes to until its end, and Carrier.
 type LaunchConfig struct {
 	// Name is for logs and errors, such as "echo/echo".
 	Name string
@@ -82,6 +82,9 @@ type LaunchConfig struct {
 	// Output takes the same, of every level; nil = nobody does. It is called from several
 	// goroutines until the process has ended and been killed, and must not block.
 	Output func(OutputRecord)
+	// Carrier, if set, stands between the link and its stream, for who watches or spoils
+	// on purpose what is sent.
+	Carrier func(link.Carrier) link.Carrier
 }
 
 // Confinement has one process confine itself before it becomes the plugin. Its methods

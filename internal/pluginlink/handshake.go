@@ -68,3 +68,7 @@ func Launched() bool { return os.Getenv(cookieKey) == cookieValue }
 // LogLevel returns hclog's name of the lowest level that the host keeps, or ""
 // if it did not say. A plugin need not write what is below.
 func LogLevel() string { return os.Getenv(envLogLevel) }
+
+// Versions returns the oldest and the newest version of the protocol between host and
+// plugin that this package speaks.
+func Versions() (oldest, newest int) { return minProtocolVersion, ProtocolVersion }

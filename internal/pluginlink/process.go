@@ -127,7 +127,11 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	}
 	c := newCarrier(stream, cancel)
 	c.process = p.child
-	conn := link.New(c, o)
+	var over link.Carrier = c
+	if p.cfg.Carrier != nil {
+		over = p.cfg.Carrier(c)
+	}
+	conn := link.New(over, o)
 	p.conn.Store(conn)
 	err = conn.Ready(ctx)
 	if !stop() && err == nil {

@@ -69,24 +69,18 @@ func (ev *events) tell(e pluginapi.Event) {
 	ev.feed.Publish(ev.present, told)
 }
 
-// attributesOf puts together what an element is told, as a host does.
-func attributesOf(d *conduitv1.Description, given settings) (values map[string]string, sensitive []string) {
-	values = map[string]string{}
-	for _, a := range d.GetAttributes() {
-		if a.Default != nil {
-			values[a.GetName()] = a.GetDefault()
+// given returns the attributes that a test hands to the element, and which of them are
+// sensitive.
+func (s *settings) given() (values map[string]string, sensitive []string) {
+	values = maps.Clone(s.sensitive)
+	if values == nil {
+		values = map[string]string{}
+	}
+	sensitive = slices.Collect(maps.Keys(s.sensitive))
+	for name, value := range s.attributes {
+		if _, ok := values[name]; !ok {
+			values[name] = value
 		}
 	}
-	maps.Copy(values, given.attributes)
-	for name, value := range given.sensitive {
-		values[name] = value
-		sensitive = append(sensitive, name)
-	}
-	for _, a := range d.GetAttributes() {
-		if _, ok := values[a.GetName()]; ok && a.GetSensitive() && !slices.Contains(sensitive, a.GetName()) {
-			sensitive = append(sensitive, a.GetName())
-		}
-	}
-	slices.Sort(sensitive)
 	return values, sensitive
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/budget"
+	"github.com/elemental-conduit/conduit/internal/conformance"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -43,8 +43,6 @@ type host struct {
 
 // running is a call that an element serves.
 type running struct {
-	p      *plugin
-	id     uint64 // on the plugin's link; 0 until it has arrived there
 	caller frame.Caller
 	units  *budget.Reservation // nil if it costs none
 }
@@ -54,11 +52,19 @@ type plugin struct {
 	h          *host
 	deployment string
 	element    string
-	serving    pluginlink.Plugin
-	near, far  *link.Conn
+	serving    serving
+	near       *link.Conn
+	far        *link.Conn   // its own end of the link; nil if it has a process of its own
+	end        func() error // ends its process, when its link is over; nil if it has none
 	attributes *conduitv1.AttributesResponse
 	units      map[string]uint32 // what a call costs, by service and method
-	tags       map[uint64]uint64 // from the id of a running call to its tag; guarded by h.mu
+}
+
+// serving is what a host asks of an element beside its calls, wherever it runs.
+type serving interface {
+	Describe() *conduitv1.Description
+	Health(ctx context.Context) *conduitv1.HealthResponse
+	Stop(ctx context.Context) error
 }
 
 // costOf is the key of plugin.units.
@@ -74,20 +80,13 @@ func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, given 
 	if err := address.ValidDeploymentName(deployment); err != nil {
 		tb.Fatalf("plugintest: %v; name the deployment with plugintest.Deployment", err)
 	}
-	p := &plugin{h: h, deployment: deployment, element: e.Name, serving: serving, units: map[string]uint32{}, tags: map[uint64]uint64{}}
-	for _, s := range serving.Describe().GetServices() {
-		for _, m := range s.GetMethods() {
-			p.units[costOf(s.GetName(), m.GetName())] = m.GetUnits()
-		}
-	}
+	p := newPlugin(h, deployment, serving)
 	near, far := link.Pipe(pipeDepth)
-	p.far = link.New(far, link.Options{Duplex: true, Handler: arrivals{p}, Op: "plugin", Peer: link.Peer{Name: "host", System: true}})
+	p.far = link.New(far, link.Options{Duplex: true, Handler: serving.Handler(), Op: "plugin", Peer: link.Peer{Name: "host", System: true}})
 	p.near = link.New(near, link.Options{
 		Dialer: true, Duplex: true, Handler: p, Op: "plugin", Peer: link.Peer{Name: e.Name}, LostReason: conduit.ReasonPluginLost,
 	})
-	h.mu.Lock()
-	h.plugins = append(h.plugins, p)
-	h.mu.Unlock()
+	h.add(p)
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	if err := p.near.Ready(ctx); err != nil {
@@ -101,7 +100,8 @@ func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, given 
 		MaxMessage: link.DefaultMaxMessage,
 		Instance:   h.instance.String(),
 	}
-	in.Attributes, in.SensitiveAttributes = attributesOf(serving.Describe(), given)
+	values, sensitive := given.given()
+	in.Attributes, in.SensitiveAttributes = conformance.Attributes(serving.Describe(), values, sensitive)
 	p.attributes = &conduitv1.AttributesResponse{Attributes: maps.Clone(in.GetAttributes()), Sensitive: in.GetSensitiveAttributes()}
 	answer, err := serving.Configure(ctx, in)
 	if err != nil {
@@ -110,8 +110,30 @@ func (h *host) run(tb testing.TB, deployment string, e pluginapi.Element, given 
 	for _, w := range answer.GetWarnings() {
 		tb.Logf("plugintest: element %s warns: %s", e.Name, w)
 	}
-	h.events.tell(pluginapi.Event{Name: pluginapi.EventElementLoaded, Deployment: deployment, Element: e.Name, Version: e.Version})
+	h.loaded(deployment, serving.Describe())
+}
+
+// loaded tells of a deployment that runs.
+func (h *host) loaded(deployment string, d *conduitv1.Description) {
+	h.events.tell(pluginapi.Event{Name: pluginapi.EventElementLoaded, Deployment: deployment, Element: d.GetElement(), Version: d.GetVersion()})
 	h.events.tell(pluginapi.Event{Name: pluginapi.EventDeploymentLoaded, Deployment: deployment})
+}
+
+func newPlugin(h *host, deployment string, s serving) *plugin {
+	d := s.Describe()
+	p := &plugin{h: h, deployment: deployment, element: d.GetElement(), serving: s, units: map[string]uint32{}}
+	for _, s := range d.GetServices() {
+		for _, m := range s.GetMethods() {
+			p.units[costOf(s.GetName(), m.GetName())] = m.GetUnits()
+		}
+	}
+	return p
+}
+
+func (h *host) add(p *plugin) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.plugins = append(h.plugins, p)
 }
 
 // all returns the elements, the one that the test is about last.
@@ -151,7 +173,14 @@ func (h *host) stop(tb testing.TB) {
 	for _, p := range h.all() {
 		p.near.Close(link.CloseDone, "the test is over")
 		await(tb, p.near)
-		await(tb, p.far)
+		if p.far != nil {
+			await(tb, p.far)
+		}
+		if p.end != nil {
+			if err := p.end(); err != nil {
+				tb.Errorf("plugintest: element %s: %v", p.element, err)
+			}
+		}
 	}
 }
 
@@ -176,7 +205,6 @@ func (h *host) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) {
 	defer h.mu.Unlock()
 	if r := h.running[tag]; r != nil {
 		delete(h.running, tag)
-		delete(r.p.tags, r.id)
 		r.units.Release()
 	}
 	if len(h.running) == 0 && h.idle != nil {
@@ -203,35 +231,17 @@ func (f frontDoor) Handle(in *link.Incoming) {
 	f.h.dispatch(in, caller)
 }
 
-// arrivals is the element's end of its link. It learns under which id a call has
-// arrived, which the calls made in it name as their parent.
-type arrivals struct{ p *plugin }
-
-// Handle implements link.Handler.
-func (a arrivals) Handle(in *link.Incoming) {
-	// dispatch wrote the tag where a peer's name goes, which a test has none of.
-	if tag, err := strconv.ParseUint(string(in.Invoke.Caller.Peer), 10, 64); err == nil {
-		h := a.p.h
-		h.mu.Lock()
-		if r := h.running[tag]; r != nil {
-			r.id = in.ID()
-			a.p.tags[r.id] = tag
-		}
-		h.mu.Unlock()
-	}
-	in.Invoke.Caller.Peer = nil
-	a.p.serving.Handler().Handle(in)
-}
-
 // Handle implements link.Handler: it answers calls that the element makes.
 func (p *plugin) Handle(in *link.Incoming) {
-	p.h.mu.Lock()
 	var caller frame.Caller
 	var units *budget.Reservation
-	if r := p.h.running[p.tags[in.Invoke.Parent]]; r != nil {
-		caller, units = r.caller, r.units
+	if tag, ok := in.Conn().Spliced(in.Invoke.Parent); ok {
+		p.h.mu.Lock()
+		if r := p.h.running[tag]; r != nil {
+			caller, units = r.caller, r.units
+		}
+		p.h.mu.Unlock()
 	}
-	p.h.mu.Unlock()
 	if string(in.Invoke.Deployment) == address.BuiltinDeployment {
 		p.ask(in, units)
 		return
@@ -285,12 +295,11 @@ func (h *host) dispatch(in *link.Incoming, caller frame.Caller) {
 	h.mu.Lock()
 	h.lastTag++
 	tag := h.lastTag
-	h.running[tag] = &running{p: p, caller: caller, units: units}
+	h.running[tag] = &running{caller: caller, units: units}
 	h.mu.Unlock()
 
 	out := *in.Invoke
 	out.Caller, out.HasCaller = caller, true
-	out.Caller.Peer = strconv.AppendUint(nil, tag, 10)
 	out.As, out.HasAs, out.Instance, out.Parent, out.Chain = frame.AsWhom{}, false, nil, 0, nil
 	in.Splice(p.near, &out, h, tag)
 }

@@ -21,7 +21,7 @@ import (
 // patience is how long Start and the end of the test wait for an element.
 const patience = 10 * time.Second
 
-// Option changes what [Start] runs.
+// Option changes what [Start], [StartBinary] and [Conformance] run.
 type Option func(*settings)
 
 type settings struct {
@@ -31,6 +31,7 @@ type settings struct {
 	dataDir    string
 	units      int64
 	beside     []besides
+	generic    bool
 }
 
 type besides struct {
@@ -77,12 +78,27 @@ func Beside(deployment string, e pluginapi.Element) Option {
 // fail the test.
 func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 	tb.Helper()
-	s := settings{deployment: e.Name, units: budget.DefaultTotal}
-	for _, o := range opts {
-		o(&s)
+	c, _ := newClient(tb, opts)
+	c.element = e.Name
+	if c.deployment == "" {
+		c.deployment = e.Name
 	}
+	s := c.settings
 	if s.dataDir == "" {
 		s.dataDir = tb.TempDir()
+	}
+	c.h.run(tb, c.deployment, e, s)
+	c.open(tb)
+	return c
+}
+
+// newClient makes the host of a test, with all that runs beside what it is about, and
+// has it stopped at the end.
+func newClient(tb testing.TB, opts []Option) (*Client, *testLog) {
+	tb.Helper()
+	s := settings{units: budget.DefaultTotal}
+	for _, o := range opts {
+		o(&s)
 	}
 	log := &testLog{tb: tb}
 	h := &host{
@@ -91,7 +107,7 @@ func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 		running:  map[uint64]*running{},
 		log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
-	c := &Client{h: h, deployment: s.deployment, element: e.Name}
+	c := &Client{h: h, settings: s, deployment: s.deployment}
 	tb.Cleanup(func() {
 		c.stop(tb)
 		log.close()
@@ -100,21 +116,25 @@ func Start(tb testing.TB, e pluginapi.Element, opts ...Option) *Client {
 	for _, b := range s.beside {
 		h.run(tb, b.deployment, b.element, settings{dataDir: tb.TempDir()})
 	}
-	h.run(tb, s.deployment, e, s)
+	return c, log
+}
 
+// open opens the client's link.
+func (c *Client) open(tb testing.TB) {
+	tb.Helper()
 	near, far := link.Pipe(pipeDepth)
-	h.front = link.New(far, link.Options{Handler: frontDoor{h}, Op: "plugintest", Peer: link.Peer{Name: "client"}})
-	c.link = link.New(near, link.Options{Dialer: true, Op: "plugintest", Peer: link.Peer{Name: h.instance.String()}})
+	c.h.front = link.New(far, link.Options{Handler: frontDoor{c.h}, Op: "plugintest", Peer: link.Peer{Name: "client"}})
+	c.link = link.New(near, link.Options{Dialer: true, Op: "plugintest", Peer: link.Peer{Name: c.h.instance.String()}})
 	if err := c.link.Ready(tb.Context()); err != nil {
 		tb.Fatalf("plugintest: the link to the host: %v", err)
 	}
-	return c
 }
 
-// Client calls the element that [Start] runs. All methods may be called
+// Client calls the element that [Start] or [StartBinary] runs. All methods may be called
 // concurrently.
 type Client struct {
 	h          *host
+	settings   settings
 	link       *link.Conn
 	deployment string
 	element    string

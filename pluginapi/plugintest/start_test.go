@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,7 +19,12 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if kind, ok := strings.CutPrefix(filepath.Base(os.Args[0]), fixturePrefix); ok {
+		fixture(kind)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // probe is a test that is watched: what fails it is kept.
 type probe struct {

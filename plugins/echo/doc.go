@@ -49,7 +49,8 @@
 //	Old             nothing                                nothing; deprecated
 //
 // The service conduit.example.Echo#loud is a second one of the type, with Upper
-// alone, which adds an exclamation mark.
+// alone, which adds an exclamation mark. conduit.conformance.v1.Conformance is that of
+// package pluginapi/conformance, which checks of plugins call.
 //
 // Attributes (host.attributes, and those of the deployment) change how it behaves as a
 // whole. One that is not set is looked for in the environment, as in ECHO_STOP_MS, for

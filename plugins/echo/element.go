@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/pluginapi/conformance"
 )
 
 const serviceName = "conduit.example.Echo"
@@ -21,7 +22,7 @@ func element() pluginapi.Element {
 	return pluginapi.Element{
 		Name:     "echo",
 		Version:  "1.0.0",
-		Services: []*pluginapi.Service{e.service(), e.loud()},
+		Services: []*pluginapi.Service{e.service(), e.loud(), conformance.Service()},
 		Attributes: []pluginapi.Attribute{
 			{Name: "start_ms", Description: "how long Start takes, in milliseconds"},
 			{Name: "start_error", Description: "Start fails with this text"},
