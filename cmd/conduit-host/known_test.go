@@ -48,6 +48,7 @@ func (w *wellConnected) Deployments() []*conduitv1.DeploymentInfo {
 	}
 	return w.deployments()
 }
+
 func (w *wellConnected) State() conduitv1.InstanceState {
 	return conduitv1.InstanceState_INSTANCE_STATE_ACTIVE
 }
@@ -256,10 +257,7 @@ func TestExplainThroughAnInstance(t *testing.T) {
 func TestLsCluster(t *testing.T) {
 	w := startWellConnected(t)
 	status, stdout, stderr := w.command(t, "ls", "services", "--cluster")
-	want := "INSTANCE ADDRESS METHODS\n"
-	for _, name := range []string{"w", "near", "far"} {
-		want += name + " " + echoAddress + " 1\n"
-	}
+	want := strings.ReplaceAll("INSTANCE ADDRESS METHODS\nw @ 1\nnear @ 1\nfar @ 1\n", "@", echoAddress)
 	if status != exitDone || squeezed(stdout) != want {
 		t.Errorf("exit %d, %s%s\nwant %s", status, stdout, stderr, want)
 	}
