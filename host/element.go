@@ -23,12 +23,16 @@ type element struct {
 	deploymentID address.DeploymentID
 	log          hclog.Logger
 
+	transient string // its id, if it goes with the process
+	home      string // of its working and data directories
+
+	cordoned atomic.Bool   // it takes no new units
 	inflight atomic.Int64  // calls on all its generations
 	claims   atomic.Int64  // held by all its generations
 	done     chan struct{} // closed when run has returned and the host has let go
 	changed  chan struct{} // holds one token when want was changed
 	freed    chan struct{} // holds one token when an old generation has ended
-	leaving  chan struct{} // closed when the element goes: old generations finish in the drain's time
+	leaving  chan struct{} // closed when the element goes or is turned off: old generations finish in the drain's time. Of the element's goroutine
 	retiring sync.WaitGroup
 
 	// Of the element's goroutine.
@@ -39,6 +43,9 @@ type element struct {
 	mu        sync.Mutex
 	want      finding
 	gone      bool               // it is to be stopped for good
+	off       bool               // an operator has turned it off
+	rounds    uint64             // the fresh starts that operators asked for
+	tried     attempt            // the last start of what is wanted that failed
 	interrupt context.CancelFunc // ends a start under way
 	status    ElementStatus
 	gen       *generation
@@ -58,6 +65,9 @@ func newElement(h *Host, f finding) *element {
 		want: f,
 	}
 	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
+	if h.priv != nil {
+		e.home = h.priv.dir
+	}
 	return e
 }
 
@@ -89,10 +99,15 @@ func (e *element) note(kind int, what string) {
 func (e *element) update(f finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	f.round = e.want.round
 	if e.gone || sameFinding(e.want, f) {
 		return
 	}
+	if e.gen != nil && f.binary != nil && e.gen.sum == f.binary.sum {
+		f.round = e.gen.round // back to what serves: a fresh start was asked of another
+	}
 	e.want = f
+	e.tried = attempt{}
 	e.settled = e.gen != nil
 	e.poke()
 }
@@ -124,6 +139,8 @@ func (e *element) poke() {
 // only touched has the same sum.
 func sameFinding(a, b finding) bool {
 	switch {
+	case a.round != b.round:
+		return false
 	case a.binary != nil && b.binary != nil:
 		return a.binary.sum == b.binary.sum
 	case a.refused != nil && b.refused != nil:

@@ -33,6 +33,7 @@ type generation struct {
 	process *pluginlink.Process
 	binary  *binary
 	sum     string // of the binary
+	round   uint64 // of the finding that it was started for
 	conn    *link.Conn
 	desc    *conduitv1.Description
 	// methods by service key, then by name; never changes.

@@ -36,6 +36,7 @@ type Host struct {
 	// Set by Run before anything is started.
 	priv    *private
 	store   *store
+	record  *record
 	owner   string // marks the processes that it starts
 	spawner *pluginlink.Spawner
 
@@ -50,6 +51,8 @@ type Host struct {
 	scanned  bool // the first scan is done, and no file waits
 	elements map[string]*element
 	stopBy   time.Time // when the stop under way has to have drained
+
+	operations // of operators
 
 	drainCtx    context.Context //nolint:containedctx // ends when a stop must drain no longer
 	cancelDrain context.CancelFunc
@@ -67,7 +70,7 @@ func New(o Options) (*Host, error) {
 		starts:    make(chan struct{}, o.MaxStarts),
 		looks:     make(chan lookNow),
 		ready:     make(chan struct{}), stopping: make(chan struct{}), stopped: make(chan struct{}),
-		elements: map[string]*element{},
+		elements: map[string]*element{}, operations: newOperations(),
 	}
 	if h.memory == nil {
 		h.memory = link.NewMemory(256 << 20)
@@ -103,11 +106,16 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	if err := h.sweepProcesses(); err != nil {
 		return err
 	}
+	if err := h.openOperations(); err != nil {
+		return err
+	}
+	defer h.closeOperations()
 	h.spawner = pluginlink.NewSpawner()
 	defer h.spawner.Close()
 
 	elementsCtx, stopElements := context.WithCancel(context.Background())
 	defer stopElements()
+	h.operate(elementsCtx)
 	h.follow(ctx, elementsCtx, scanner)
 
 	h.draining.Store(true)
@@ -152,6 +160,7 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 	for n := 1; ; n++ {
 		// Before it is read: what happens from now on gives a hint.
 		watched := hints.watch(s.resolved())
+		s.placed = placedOf(asked)
 		found, waiting, err := s.scan(time.Now())
 		switch {
 		case err == nil:
@@ -168,6 +177,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 		}
 		for _, l := range asked {
 			l.waits <- err == nil && s.waits(l.name)
+			if l.scanned != nil {
+				l.scanned <- err
+			}
 		}
 		asked = asked[:0]
 		switch {
@@ -203,12 +215,15 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 type lookNow struct {
 	name  string
 	waits chan bool // has room for the answer: the name's file still changes
+	// scanned has room for how the scan ended, and says that the file was put there
+	// whole; nil = nobody asks.
+	scanned chan error
 }
 
 // look has the directory scanned now, and reports whether the file of a deployment is
 // there and still changes. It returns at once when the host stops.
 func (h *Host) look(ctx context.Context, name string) (waits bool) {
-	l := lookNow{name, make(chan bool, 1)}
+	l := lookNow{name: name, waits: make(chan bool, 1)}
 	select {
 	case h.looks <- l:
 	case <-h.stopping:
@@ -238,9 +253,7 @@ func (h *Host) firstScanDone(s *scanner) {
 			keep[f.binary.sum] = true
 		}
 	}
-	if err := s.store.sweep(keep); err != nil {
-		h.log.Warn("old copies of binaries could not be removed", "error", err)
-	}
+	h.sweepStore(keep)
 	h.checkReady()
 }
 
@@ -259,9 +272,7 @@ func (h *Host) sweepCopies() {
 			keep[sum] = true
 		}
 	}
-	if err := h.store.sweep(keep); err != nil {
-		h.log.Warn("old copies of binaries could not be removed", "error", err)
-	}
+	h.sweepStore(keep)
 }
 
 // apply makes what runs follow what was found.
@@ -276,6 +287,7 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 			continue
 		}
 		e := newElement(h, f)
+		e.off = h.record.of(f.name).Disabled
 		h.elements[f.name] = e
 		added = append(added, e)
 	}
@@ -305,7 +317,9 @@ func (h *Host) forget(e *element) {
 		if h.elements[e.deployment] == e {
 			delete(h.elements, e.deployment)
 		}
+		delete(h.transients, e.transient)
 		h.mu.Unlock()
+		h.forgotten(e)
 		h.rebuild()
 	}
 	close(e.done)
@@ -319,7 +333,7 @@ func (h *Host) list() []*element {
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b *element) int { return strings.Compare(a.deployment, b.deployment) })
-	return list
+	return append(list, h.listTransients()...)
 }
 
 // InFlight returns the number of calls under way on all elements. It takes no lock.
@@ -338,6 +352,7 @@ func (h *Host) rebuild() {
 	h.mu.Lock()
 	h.table.Store(newTable(h.list()))
 	h.mu.Unlock()
+	h.news.tell()
 	if h.o.OnChange != nil {
 		h.o.OnChange()
 	}
@@ -367,7 +382,9 @@ func (h *Host) Snapshot() []DeploymentStatus {
 	all := make([]DeploymentStatus, 0, len(list))
 	for _, e := range list {
 		s := []ElementStatus{e.snapshot()}
-		all = append(all, DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: s[0].Path, Status: deploymentStatus(s), Elements: s})
+		d := DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: s[0].Path, Status: deploymentStatus(s), Elements: s}
+		h.operated(&d, e)
+		all = append(all, d)
 	}
 	return all
 }

@@ -29,6 +29,9 @@ import (
 const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
+	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
+		writeAndDie(dieAt)
+	}
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))
@@ -307,6 +310,13 @@ func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *ri
 	for _, d := range deployments {
 		r.deploy(d, "")
 	}
+	r.run(tb, change)
+	return r
+}
+
+// run runs a host in the rig's directories.
+func (r *rig) run(tb testing.TB, change func(*Options)) {
+	tb.Helper()
 	o := Options{
 		Dir: r.dir, Private: r.private, Instance: testInstance, Env: []string{fixtureVar + "=1"},
 		ScanInterval: 50 * time.Millisecond, StartTimeout: 20 * time.Second, DrainTimeout: 10 * time.Second, StopTimeout: 2 * time.Second,
@@ -346,7 +356,6 @@ func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *ri
 			tb.Errorf("sockets are left: %v", left)
 		}
 	})
-	return r
 }
 
 // Handle implements link.Handler: whoever has a link to the rig calls as that link's

@@ -50,6 +50,8 @@ type finding struct {
 	path    string
 	binary  *binary
 	refused *cause
+	// round is that of the fresh start that an operator asked for last; the element keeps it.
+	round uint64
 }
 
 // scanner looks at the deployments directory. It is used by one goroutine.
@@ -68,6 +70,8 @@ type scanner struct {
 	said  map[string]string // what was logged of a name or of the directory
 	later map[string]later  // of files that could not be copied
 	now   time.Time         // of the present scan
+
+	placed map[string]bool // files that were put there whole: they need no rest in this scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
@@ -195,7 +199,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 		if s.done[name] != sig && !s.isPutOff(name, sig) {
 			// A file at rest looks the same twice (a scan may be a little early), or has
 			// not been touched lately.
-			if now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
+			if !s.placed[name] && now.Sub(before.since) < s.rest*3/4 && (known || now.Sub(sig.modified) < s.rest) {
 				waiting++
 			} else if !s.settle(dir, path, name, sig) {
 				waiting++

@@ -79,6 +79,12 @@ type DeploymentStatus struct {
 	Path     string
 	Status   string
 	Elements []ElementStatus
+	// Transient is its id if it goes with the process; then ID is zero.
+	Transient string
+	// Disabled: an operator has turned it off. Cordoned: it takes no new units.
+	Disabled, Cordoned bool
+	// Previous is the SHA-256 of what a rollback leads to; empty = there is nothing.
+	Previous string
 }
 
 func deploymentStatus(elements []ElementStatus) string {

@@ -66,6 +66,9 @@ func (c elementCalls) claim(in *link.Incoming) {
 		if parent.units != nil {
 			claim = parent.units.Claim
 		}
+		if c.g.el.cordoned.Load() {
+			claim = c.g.el.claimReserved(parent.units)
+		}
 		held, err := claim(n)
 		if err != nil {
 			c.g.leaveClaim()
