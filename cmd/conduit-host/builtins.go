@@ -25,7 +25,7 @@ func (i *instance) newBuiltins() (*builtin.Services, error) {
 			return p.User, p.Level, err
 		},
 		// By way of the instance: the host starts after the services.
-		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i,
+		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i, Operator: i,
 	})
 }
 

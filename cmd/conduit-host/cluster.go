@@ -203,11 +203,15 @@ func (i *instance) here(e locator.Explanation) *conduitv1.Candidate {
 	}
 	switch {
 	case e.Local:
-		c.Verdict = string(registry.Chosen)
+		if c.Verdict = string(registry.Chosen); e.Here.Cordoned {
+			c.Why = "nobody else can be picked, and it takes no new units: it is going to refuse the call"
+		}
 	case !e.Here.Hosted:
 		c.Verdict, c.Why = string(registry.NoElement), "this instance does not host it"
 	case !e.Here.Ready:
 		c.Verdict = string(registry.Starting)
+	case e.Here.Cordoned:
+		c.Verdict, c.Why = string(registry.Cordoned), "this instance, or the deployment here, takes no new units"
 	case !e.Here.Room:
 		c.Verdict = string(registry.Full)
 	default:

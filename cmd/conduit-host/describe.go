@@ -42,15 +42,20 @@ argument with :// in it is an address.`,
 
 // serviceDescription is a service of an element.
 type serviceDescription struct {
-	Address    string      `json:"address,omitempty"`
-	Instance   string      `json:"instance,omitempty"`
-	Name       string      `json:"instance_name,omitempty"`
-	Deployment string      `json:"deployment,omitempty"`
-	Element    string      `json:"element,omitempty"`
-	Version    string      `json:"version,omitempty"`
-	State      string      `json:"state,omitempty"`
-	Service    string      `json:"service"`
-	Methods    []methodRow `json:"methods"`
+	Address    string `json:"address,omitempty"`
+	Instance   string `json:"instance,omitempty"`
+	Name       string `json:"instance_name,omitempty"`
+	Deployment string `json:"deployment,omitempty"`
+	Element    string `json:"element,omitempty"`
+	Version    string `json:"version,omitempty"`
+	State      string `json:"state,omitempty"`
+	// Disabled, Cordoned and Transient are of the deployment; Cordoned of the instance, too.
+	Disabled  bool `json:"disabled,omitempty"`
+	Cordoned  bool `json:"cordoned,omitempty"`
+	Transient bool `json:"transient,omitempty"`
+
+	Service string      `json:"service"`
+	Methods []methodRow `json:"methods"`
 }
 
 func serviceDescriptionOf(s *conduitv1.ServiceDescription) serviceDescription {
@@ -90,6 +95,15 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 	valueLine(w, "address", d.Address)
 	valueLine(w, "instance", d.Name+" ("+d.Instance+")")
 	valueLine(w, "element", strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State)
+	if d.Disabled {
+		valueLine(w, "disabled", "an operator has turned it off")
+	}
+	if d.Cordoned {
+		valueLine(w, "cordoned", "it takes no new units")
+	}
+	if d.Transient {
+		valueLine(w, "transient", "it goes with the instance")
+	}
 	fmt.Fprintln(w)
 	methodTable(w, d.Methods)
 }
@@ -133,14 +147,24 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 			for _, s := range e.GetServices() {
 				if s.GetName() == a.Service().String() {
 					out := serviceDescriptionOf(s)
-					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(d.GetName(), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
+					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(addressed(d), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
 					out.Element, out.Version, out.State = e.GetName(), e.GetVersion(), e.GetState()
+					out.Disabled, out.Transient = d.GetDisabled(), d.GetTransient()
+					out.Cordoned = d.GetCordoned() || info.GetState() == conduitv1.InstanceState_INSTANCE_STATE_CORDONED
 					return out, nil
 				}
 			}
 		}
 	}
 	return none(reason, "%s; conduit-host ls services lists all", what)
+}
+
+// addressed is how an address names a deployment: one that is transient it cannot.
+func addressed(d *conduitv1.DeploymentInfo) string {
+	if d.GetTransient() {
+		return address.Wildcard
+	}
+	return d.GetName()
 }
 
 func isBuiltinDeployment(text string) bool {
@@ -150,7 +174,7 @@ func isBuiltinDeployment(text string) bool {
 // isDeployment reports whether an address means a deployment: any, by its id or
 // by its name.
 func isDeployment(text string, d *conduitv1.DeploymentInfo) bool {
-	return text == "" || text == "*" || text == d.GetId() || text == d.GetName()
+	return text == "" || text == "*" || !d.GetTransient() && (text == d.GetId() || text == d.GetName())
 }
 
 func serviceNames(e *conduitv1.ElementInfo) string {

@@ -37,6 +37,8 @@ type hosting interface {
 	unready() []string
 	// notes says which elements were given up.
 	notes() []string
+	// operate does what operators ask of deployments.
+	operating
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }

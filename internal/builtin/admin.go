@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"maps"
 	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
@@ -19,6 +20,7 @@ func adminMethods() map[string]method {
 		"Explain": unary(func() *conduitv1.ExplainRequest { return &conduitv1.ExplainRequest{} }, explain),
 		"Drain":   unary(func() *conduitv1.DrainRequest { return &conduitv1.DrainRequest{} }, drain),
 	}
+	maps.Copy(methods, operatorMethods())
 	for name, m := range methods {
 		m.admin = true
 		methods[name] = m

@@ -76,4 +76,5 @@ type Options struct {
 	Capacity  Capacity
 	Peers     Peers
 	Explainer Explainer
+	Operator  Operator
 }
