@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 )
@@ -440,67 +441,78 @@ func TestDeployAtOnce(t *testing.T) {
 	}
 }
 
-// dieAtVar has the test binary write a file and be killed at a step of it.
+// dieAtVar has the test binary be a host that deploys, and is killed at a step of it:
+// "<step> <deployments> <private>".
 const dieAtVar = "HOST_DIE_AT"
 
-func writeAndDie(at string) {
-	step, path, _ := strings.Cut(at, " ")
-	_ = writeWhole(path, filepath.Base(os.Getenv(dieAtVar+"_TMP")), 0o755, func(w io.Writer) error {
-		_, err := w.Write(bytes.Repeat([]byte("new"), 1<<16))
-		return err
-	}, func(reached string) {
+func deployAndDie(at string) {
+	step, dirs, _ := strings.Cut(at, " ")
+	dir, private, _ := strings.Cut(dirs, " ")
+	fail := func(err error) {
+		if err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(3)
+		}
+	}
+	h, err := New(Options{Dir: dir, Private: private, Instance: testInstance, Env: []string{fixtureVar + "=1"}, ScanInterval: 50 * time.Millisecond})
+	fail(err)
+	go func() { fail(h.Run(context.Background())) }()
+	<-h.Ready()
+	h.placing = func(reached string) {
 		if reached == step {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
-	})
-	os.Exit(3)
+	}
+	self, err := os.Executable()
+	fail(err)
+	b, err := os.ReadFile(self)
+	fail(err)
+	_, err = h.Deploy(context.Background(), uploadOf("echo", append(b, "two"...)))
+	fail(err)
+	fail(errors.New("it was not killed"))
 }
 
-// A host that is killed while it deploys leaves the file before or the new one, whole, and
-// the next host removes what else is there.
+// A host that is killed while it deploys leaves the file before or the new one, whole. The
+// next host runs it, and removes what else is there.
 func TestDeployKilled(t *testing.T) {
 	t.Parallel()
-	r := newRig(t) // for its owner's mark, and for what the next start does
-	r.ready()
-	dir, err := r.h.directory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole := strings.Repeat("new", 1<<16)
 	for _, step := range []string{stepMade, stepWritten, stepSynced, stepRenamed} {
-		path := filepath.Join(dir, "note-"+step+".txt")
-		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(r.ctx, os.Args[0])
-		cmd.Env = append(os.Environ(), dieAtVar+"="+step+" "+path, dieAtVar+"_TMP="+r.h.halfDeployed(step))
-		if err := cmd.Run(); err == nil || cmd.ProcessState.String() != "signal: killed" {
-			t.Fatalf("%s: %v", step, err)
-		}
-		want := "old"
-		if step == stepRenamed {
-			want = whole
-		}
-		if got, err := os.ReadFile(path); string(got) != want || err != nil {
-			t.Errorf("%s: it has %d bytes, %v", step, len(got), err)
-		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if left := r.leftIn(); strings.Count(left, ".deploy-") != 3 {
-		t.Fatalf("the kills left %q", left)
-	}
-	foreign := filepath.Join(dir, ".deploy-0123456789abcdef-x")
-	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.h.openOperations(); err != nil { // as the next start does
-		t.Fatal(err)
-	}
-	if left := r.leftIn(); left != filepath.Base(foreign) {
-		t.Errorf("left: %q", left)
+		t.Run(step, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			t.Cleanup(cancel)
+			r := &rig{t: t, ctx: ctx, dir: t.TempDir(), private: t.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
+			r.deploy("echo", "one")
+			cmd := exec.CommandContext(ctx, os.Args[0])
+			cmd.Env = append(os.Environ(), dieAtVar+"="+step+" "+r.dir+" "+r.private)
+			if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.String() != "signal: killed" {
+				t.Fatalf("%v: %s", err, out)
+			}
+			want, halves := "one", 1
+			if step == stepRenamed {
+				want, halves = "two", 0
+			}
+			r.fileIs("echo", want)
+			if left := r.leftIn(); strings.Count(left, ".deploy-") != halves {
+				t.Errorf("the kill left %q", left)
+			}
+			foreign := filepath.Join(r.dir, ".deploy-0123456789abcdef-x") // another instance's
+			guest := filepath.Join(r.private, "transient", "T000000000001")
+			if err := errors.Join(os.WriteFile(foreign, nil, 0o600), os.MkdirAll(guest, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			r.run(t, nil)
+			r.ready()
+			if s := r.elements(); len(s) != 1 || s["echo"].State != Ready || s["echo"].Sum != hashOf(binaryWith(t, want)) {
+				t.Errorf("%+v", s)
+			}
+			if left := r.leftIn(); left != filepath.Base(foreign)+" echo" {
+				t.Errorf("left: %q", left)
+			}
+			if _, err := os.Stat(guest); err == nil {
+				t.Error("what was transient outlived its host")
+			}
+		})
 	}
 }
 

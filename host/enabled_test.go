@@ -237,3 +237,36 @@ func (r *rig) cordoned(name string) bool {
 	}
 	return false
 }
+
+// Who waits for a swap that waits itself hears for what, before their time is over; the
+// swap goes on.
+func TestAwaitSaysWhy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "single")
+	r.ready()
+	addr := "*://single/single/test.Fixture"
+	if _, err := r.call(addr, "Claim", "1 parent"); err != nil {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(r.ctx)
+	cancel()
+	wantReason(t, second(r.h.Restart(canceled, "single")), conduit.ReasonCanceled, conduit.OutcomeUnknown)
+	r.until("that it waits", func(m map[string]ElementStatus) bool { return len(m["single"].Warnings) > 0 })
+	el, err := r.h.find("single")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err = r.h.await(ctx, el, el.wantedSum(), el.round())
+	e := wantReason(t, err, conduit.ReasonDeadline, conduit.OutcomeUnknown)
+	if !strings.Contains(e.Message, "the change goes on, and the new file waits until the element holds no claim") {
+		t.Error(e)
+	}
+	if _, err := r.call(addr, "Release", "cancel"); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the next generation", func(m map[string]ElementStatus) bool {
+		return m["single"].Generation == 2 && m["single"].State == Ready
+	})
+}

@@ -30,7 +30,7 @@ const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
 	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
-		writeAndDie(dieAt)
+		deployAndDie(dieAt)
 	}
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -342,10 +343,19 @@ func (e *element) changeLocked() Change {
 	return c
 }
 
+// awaitMargin is how long before its context's deadline a wait ends.
+const awaitMargin = time.Second
+
 // await waits until an element serves the binary sum that was begun in a round or later,
 // or has failed to; one that is off, until nothing of it runs. What is to run is as it
 // is now: the error says so if another operator, or the directory, has changed it.
 func (h *Host) await(ctx context.Context, e *element, sum string, round uint64) (Change, error) {
+	// A little before whoever asked gives up, so that they hear for what it waits.
+	if at, ok := ctx.Deadline(); ok {
+		early, cancel := context.WithDeadline(ctx, at.Add(-min(awaitMargin, time.Until(at)/4)))
+		defer cancel()
+		ctx = early
+	}
 	for {
 		news := h.news.next()
 		c, waits, err := e.outcome(sum, round)

@@ -56,10 +56,15 @@ func (a *app) change(ctx context.Context, f *changeFlags, do func(ctx context.Co
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := a.changeAt(limited, do)
-	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-		e := *conduit.AsError(err, conduit.OutcomeUnknown)
-		e.Message = errorMessage(&e) + "; what was asked for may go on: see conduit-host ls elements"
-		return &deadlineError{&e}
+	e, ok := errors.AsType[*conduit.Error](err)
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case ok && e.Code == conduit.DeadlineExceeded && e.Outcome == conduit.Executed: // the instance's word, and for what it waits
+		return &deadlineError{err}
+	case errors.Is(limited.Err(), context.DeadlineExceeded):
+		late := *conduit.AsError(err, conduit.OutcomeUnknown)
+		late.Message = errorMessage(&late) + "; what was asked for may go on: see conduit-host ls elements"
+		return &deadlineError{&late}
 	}
 	return blame(ctx, err)
 }
