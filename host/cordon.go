@@ -14,13 +14,19 @@ import (
 // as the deployment is there, at most until the host ends; unchanged says that it held
 // already. The error is deployment_not_found.
 func (h *Host) CordonDeployment(name string, on bool) (unchanged bool, err error) {
-	e, err := h.find(name)
+	list, err := h.find(name)
 	if err != nil {
 		return false, err
 	}
-	if unchanged = e.cordoned.Swap(on) == on; !unchanged {
-		what := map[bool]string{true: "deployment cordoned: it takes no new units", false: "deployment uncordoned"}
-		e.log.Info(what[on])
+	unchanged = true
+	for _, e := range list {
+		if e.cordoned.Swap(on) != on {
+			unchanged = false
+			what := map[bool]string{true: "deployment cordoned: it takes no new units", false: "deployment uncordoned"}
+			e.log.Info(what[on])
+		}
+	}
+	if !unchanged {
 		h.rebuild() // nothing of the table; but who is told of changes looks anew
 	}
 	return unchanged, nil

@@ -66,7 +66,7 @@ func (h *Host) Deploy(ctx context.Context, u Upload) (Change, error) {
 		return Change{}, err
 	}
 	defer unpin()
-	if e, err := h.find(u.Name); err != nil || e.servedSum() != b.sum { // else it has said it
+	if e := h.sole(u.Name); e == nil || e.servedSum() != b.sum { // else it has said it
 		if err := h.probe(ctx, u.Name, b); err != nil {
 			return Change{}, err
 		}
@@ -252,9 +252,9 @@ func (c *counted) Read(p []byte) (int, error) {
 // element's is started: it is not configured.
 func (h *Host) probe(ctx context.Context, name string, b binary) error {
 	e := newElement(h, finding{name: name, path: b.source, binary: &b})
-	e.home = filepath.Join(h.priv.dir, "transient", "probe-"+rand.Text())
-	defer os.RemoveAll(e.home) //nolint:errcheck // what is left goes with the process
-	work := filepath.Join(e.home, "work", name)
+	e.base = filepath.Join(h.priv.dir, "transient", "probe-"+rand.Text())
+	defer os.RemoveAll(e.base) //nolint:errcheck // what is left goes with the process
+	work := filepath.Join(e.base, "work", name)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return refusedUpload(name, err)
 	}
@@ -303,7 +303,7 @@ func (h *Host) put(ctx context.Context, u Upload, path string, b binary) (e *ele
 	if err := h.vouched(filepath.Dir(path), u.Name, path, b.sum); err != nil {
 		return nil, "", false, refusedUpload(u.Name, err)
 	}
-	if e, _ = h.find(u.Name); e != nil {
+	if e = h.sole(u.Name); e != nil {
 		if was = e.wantedSum(); was == b.sum && e.hasFile(path) {
 			if !e.isOff() && e.servedSum() != b.sum {
 				e.startAnew() // it has failed, or is about to: that is what the wait is going to tell
@@ -318,6 +318,14 @@ func (h *Host) put(ctx context.Context, u Upload, path string, b binary) (e *ele
 	h.log.Info("deployed by an operator", "deployment", u.Name, "sha256", b.sum, "was", was)
 	e, err = h.taken(ctx, u.Name, path, b.sum)
 	return e, was, false, err
+}
+
+// sole returns the element of a deployment that is one file; nil if there is none.
+func (h *Host) sole(name string) *element {
+	if list, err := h.find(name); err == nil && len(list) == 1 {
+		return list[0]
+	}
+	return nil
 }
 
 // hasFile reports whether the file of the element is still there.
@@ -358,8 +366,8 @@ func (h *Host) taken(ctx context.Context, name, path, sum string) (*element, err
 		if err := h.rescan(ctx, name); err != nil {
 			return nil, err
 		}
-		e, err := h.find(name)
-		if err == nil && (e.wantedSum() == sum || e.refuses()) {
+		e := h.sole(name)
+		if e != nil && (e.wantedSum() == sum || e.refuses()) {
 			return e, nil // what it is refused for, the wait tells
 		}
 		if n == takenLooks {
@@ -393,10 +401,10 @@ func (h *Host) putTransient(u Upload, b binary) (e *element, was string, same bo
 	if fresh {
 		h.counted++
 		id := fmt.Sprintf("T%012X", h.counted)
-		home := filepath.Join(h.priv.dir, "transient", id)
+		base := filepath.Join(h.priv.dir, "transient", id)
 		b.source = filepath.Join(h.store.dir, b.sum)
 		e = newElement(h, finding{name: u.Name, path: b.source, binary: &b})
-		e.transient, e.home, e.deploymentID = id, home, address.DeploymentID{}
+		e.transient, e.base, e.deploymentID = id, base, address.DeploymentID{}
 		e.log = h.log.With("deployment", u.Name, "transient", id)
 		h.transients[id] = e
 		h.begin(e)
@@ -425,11 +433,11 @@ func (h *Host) putTransient(u Upload, b binary) (e *element, was string, same bo
 // Again, it so puts back what it has replaced. The errors are those of Deploy, and
 // no_previous.
 func (h *Host) Rollback(ctx context.Context, name string) (Change, error) {
-	e, unlock, err := h.lockDeployment(ctx, name)
+	list, unlock, err := h.lockDeployment(ctx, name)
 	if err != nil {
 		return Change{}, err
 	}
-	e, was, sum, err := h.putBack(ctx, e)
+	e, was, sum, err := h.putBack(ctx, list[0])
 	unlock()
 	if err != nil {
 		return Change{}, err
@@ -480,11 +488,12 @@ func (h *Host) putBack(ctx context.Context, e *element) (_ *element, was, sum st
 // The errors are deployment_not_found, not_writable, and those of ctx, whose end ends the
 // wait and, once the file is gone, not the removal; data is removed only at its end.
 func (h *Host) Undeploy(ctx context.Context, name string, purge bool) (Change, error) {
-	e, unlock, err := h.lockDeployment(ctx, name)
+	list, unlock, err := h.lockDeployment(ctx, name)
 	if err != nil {
 		return Change{}, err
 	}
 	defer unlock()
+	e := list[0]
 	c := h.changeOf(e)
 	c.Was, c.Sum = c.Sum, ""
 	if e.transient == "" {
@@ -492,26 +501,30 @@ func (h *Host) Undeploy(ctx context.Context, name string, purge bool) (Change, e
 			return Change{}, err
 		}
 	}
-	e.remove()
 	h.log.Info("undeployed by an operator", "deployment", e.deployment, "purge", purge)
-	select {
-	case <-e.done:
-	case <-h.stopping:
-		return Change{}, errHostStops()
-	case <-ctx.Done():
-		err := conduit.FromContext(ctx, conduit.OutcomeUnknown)
-		err.Message += "; the file is gone, and the process still drains"
-		return Change{}, err
+	for _, e := range list {
+		e.remove()
+	}
+	for _, e := range list {
+		select {
+		case <-e.done:
+		case <-h.stopping:
+			return Change{}, errHostStops()
+		case <-ctx.Done():
+			err := conduit.FromContext(ctx, conduit.OutcomeUnknown)
+			err.Message += "; the file is gone, and the process still drains"
+			return Change{}, err
+		}
 	}
 	c.Result, c.Pid = ResultRemoved, 0
-	gone := []string{e.home}
+	gone := []string{e.base}
 	if e.transient == "" {
-		gone = []string{filepath.Join(e.home, "work", e.deployment)}
+		gone = []string{filepath.Join(e.base, "work", e.deployment)}
 		if err := h.record.change(e.deployment, func(r *recorded) { *r = recorded{} }); err != nil {
 			c.Note = "what is remembered of it is not removed: " + err.Error()
 		}
 		if purge {
-			gone = append(gone, filepath.Join(e.home, "data", e.deployment))
+			gone = append(gone, filepath.Join(e.base, "data", e.deployment))
 		}
 	}
 	for _, dir := range gone {

@@ -128,7 +128,7 @@ func TestDeployAndBack(t *testing.T) {
 		if err := r.h.rescan(r.ctx, ""); err != nil {
 			t.Fatal(err)
 		}
-		if s := r.elements()["echo"]; s.Sum != c.Sum || s.Generation != c.Generation || len(s.Warnings) > 0 {
+		if s := r.elements()["echo"]; s.Sum != c.Sum || s.Generation != c.Generation {
 			t.Errorf("after the next scan: %+v", s)
 		}
 	}
@@ -190,9 +190,7 @@ func TestDeployFails(t *testing.T) {
 		t.Errorf("rollback: %+v, %v", c, err)
 	}
 	r.fileIs("echo", "one")
-	if s := r.elements()["echo"]; len(s.Warnings) > 0 {
-		t.Errorf("%+v", s)
-	}
+	r.until("that nothing is said of it any more", func(m map[string]ElementStatus) bool { return len(m["echo"].Warnings) == 0 })
 
 	// Where nothing served before, nothing does.
 	_, err = r.send("other", "MODE=fails;")
@@ -454,7 +452,7 @@ func deployAndDie(at string) {
 			os.Exit(3)
 		}
 	}
-	h, err := New(Options{Dir: dir, Private: private, Instance: testInstance, Env: []string{fixtureVar + "=1"}, ScanInterval: 50 * time.Millisecond})
+	h, err := New(Options{Dir: dir, Private: private, Instance: testInstance, Env: []string{fixtureVar + "=1"}, ScanInterval: 50 * time.Millisecond, StartTimeout: time.Minute})
 	fail(err)
 	go func() { fail(h.Run(context.Background())) }()
 	<-h.Ready()
@@ -479,7 +477,8 @@ func TestDeployKilled(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{stepMade, stepWritten, stepSynced, stepRenamed} {
 		t.Run(step, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			t.Cleanup(cancel)
 			r := &rig{t: t, ctx: ctx, dir: t.TempDir(), private: t.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
 			r.deploy("echo", "one")

@@ -24,7 +24,7 @@ type element struct {
 	log          hclog.Logger
 
 	transient string // its id, if it goes with the process
-	home      string // of its working and data directories
+	base      string // has its working and data directories
 
 	cordoned atomic.Bool   // it takes no new units
 	inflight atomic.Int64  // calls on all its generations
@@ -66,7 +66,7 @@ func newElement(h *Host, f finding) *element {
 	}
 	e.status = ElementStatus{State: Discovered, Since: time.Now(), Path: f.path}
 	if h.priv != nil {
-		e.home = h.priv.dir
+		e.base = h.priv.dir
 	}
 	return e
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/elemental-conduit/conduit"
 )
@@ -12,7 +13,7 @@ import (
 // transient deployment. Turning off drains as an undeploy does, and returns when nothing
 // runs; turning on returns when it serves. The errors are those of [Host.Restart].
 func (h *Host) SetEnabled(ctx context.Context, name string, on bool) (Change, error) {
-	e, unlock, err := h.lockDeployment(ctx, name)
+	list, unlock, err := h.lockDeployment(ctx, name)
 	if err != nil {
 		return Change{}, err
 	}
@@ -22,7 +23,8 @@ func (h *Host) SetEnabled(ctx context.Context, name string, on bool) (Change, er
 			unlock()
 		}
 	}()
-	if e.isOff() == !on {
+	e := list[0]
+	if !slices.ContainsFunc(list, func(e *element) bool { return e.isOff() == on }) {
 		c := h.changeOf(e)
 		c.Result = ResultUnchanged
 		c.Note = map[bool]string{true: "it was enabled", false: "it was disabled"}[on]
@@ -33,11 +35,15 @@ func (h *Host) SetEnabled(ctx context.Context, name string, on bool) (Change, er
 			return Change{}, errNotWritable("%v", err)
 		}
 	}
-	e.log.Info(map[bool]string{true: "enabled by an operator", false: "disabled by an operator"}[on])
-	sum, round := e.turn(on)
+	h.log.Info(map[bool]string{true: "enabled by an operator", false: "disabled by an operator"}[on], "deployment", e.deployment)
+	var all []begun
+	for _, e := range list {
+		sum, round := e.turn(on)
+		all = append(all, begun{e, sum, round})
+	}
 	unlock() // a stop may take its time, and may be thought better of
 	held = false
-	return h.await(ctx, e, sum, round)
+	return h.awaitAll(ctx, all)
 }
 
 // turn turns the element on or off, and returns what is to run when it is on.

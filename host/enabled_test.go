@@ -252,13 +252,10 @@ func TestAwaitSaysWhy(t *testing.T) {
 	cancel()
 	wantReason(t, second(r.h.Restart(canceled, "single")), conduit.ReasonCanceled, conduit.OutcomeUnknown)
 	r.until("that it waits", func(m map[string]ElementStatus) bool { return len(m["single"].Warnings) > 0 })
-	el, err := r.h.find("single")
-	if err != nil {
-		t.Fatal(err)
-	}
+	el := r.h.sole("single")
 	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
 	defer cancel()
-	_, err = r.h.await(ctx, el, el.wantedSum(), el.round())
+	_, err := r.h.await(ctx, el, el.wantedSum(), el.round())
 	e := wantReason(t, err, conduit.ReasonDeadline, conduit.OutcomeUnknown)
 	if !strings.Contains(e.Message, "the change goes on, and the new file waits until the element holds no claim") {
 		t.Error(e)

@@ -304,7 +304,7 @@ func newRig(tb testing.TB, deployments ...string) *rig {
 // and stops it at the end, when nothing may be left.
 func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *rig {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 3*time.Minute)
 	tb.Cleanup(cancel)
 	r := &rig{t: tb, ctx: ctx, dir: tb.TempDir(), private: tb.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
 	for _, d := range deployments {

@@ -112,39 +112,70 @@ func (h *Host) directory() (string, error) {
 	return dir, err
 }
 
-// find returns the deployment of a name, or the transient one of a name or an id.
-func (h *Host) find(name string) (*element, error) {
+// find returns the elements of the deployment of a name, in order, or those of the
+// transient one of a name or an id: one at least, unless there is an error.
+func (h *Host) find(name string) ([]*element, error) {
 	if err := h.operable(); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.elements[name]; e != nil {
-		return e, nil
-	}
-	for id, e := range h.transients {
-		if id == name || e.deployment == name {
-			return e, nil
+	var found, passing []*element
+	for _, e := range h.list() {
+		switch {
+		case e.transient == "" && e.deployment == name:
+			found = append(found, e)
+		case e.transient != "" && (e.deployment == name || e.transient == name):
+			passing = append(passing, e)
 		}
+	}
+	if len(found) == 0 {
+		found = passing
+	}
+	if len(found) > 0 {
+		return found, nil
 	}
 	return nil, operatorError(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "there is no deployment %q here; conduit-host ls deployments lists all", pluginlink.Text(name, maxMethodName))
 }
 
 // lockDeployment finds a deployment and has others wait that want to change it.
-func (h *Host) lockDeployment(ctx context.Context, name string) (*element, func(), error) {
-	e, err := h.find(name)
+func (h *Host) lockDeployment(ctx context.Context, name string) ([]*element, func(), error) {
+	list, err := h.find(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	unlock, err := h.turns.take(ctx, e.deployment)
+	unlock, err := h.turns.take(ctx, list[0].deployment)
 	if err != nil {
 		return nil, nil, err
 	}
-	if e, err = h.find(name); err != nil { // whoever was first may have removed it
+	if list, err = h.find(name); err != nil { // whoever was first may have removed it
 		unlock()
 		return nil, nil, err
 	}
-	return e, unlock, nil
+	return list, unlock, nil
+}
+
+// begun is what an element was told to do.
+type begun struct {
+	e     *element
+	sum   string
+	round uint64
+}
+
+// awaitAll is await of each element of a deployment. It returns what became of the first,
+// or of the first that failed.
+func (h *Host) awaitAll(ctx context.Context, all []begun) (Change, error) {
+	var first Change
+	for i, b := range all {
+		c, err := h.await(ctx, b.e, b.sum, b.round)
+		if err != nil {
+			return c, err
+		}
+		if i == 0 {
+			first = c
+		}
+	}
+	return first, nil
 }
 
 // listTransients returns the transient deployments in the order of their ids. h.mu is
@@ -166,12 +197,15 @@ func (h *Host) forgotten(e *element) {
 	}
 }
 
-// nowServes is told which binary of a deployment serves.
-func (h *Host) nowServes(e *element, sum string) {
-	if e.transient != "" {
+// nowServes is told which binary of a deployment serves. What is remembered to go back to
+// is that of a deployment that is one file.
+func (h *Host) nowServes(e *element, b *binary) {
+	dir, err := h.directory()
+	if err != nil || e.transient != "" || b.source != filepath.Join(dir, e.deployment) {
 		return
 	}
-	err := h.record.change(e.deployment, func(r *recorded) {
+	sum := b.sum
+	err = h.record.change(e.deployment, func(r *recorded) {
 		if r.Good != sum {
 			r.Good, r.Before = sum, r.Good
 		}
@@ -430,16 +464,20 @@ func superseded(name, how string) error {
 // errors are deployment_not_found, disabled, deploy_failed (then the process before goes
 // on), superseded, and those of ctx, whose end ends the wait and not the restart.
 func (h *Host) Restart(ctx context.Context, name string) (Change, error) {
-	e, err := h.find(name)
+	list, err := h.find(name)
 	if err != nil {
 		return Change{}, err
 	}
-	if e.isOff() {
-		return Change{}, errDisabled(e.deployment)
+	var all []begun
+	for _, e := range list {
+		if e.isOff() {
+			return Change{}, errDisabled(e.deployment)
+		}
+		e.log.Info("restart asked for by an operator")
+		sum, round := e.startAnew()
+		all = append(all, begun{e, sum, round})
 	}
-	e.log.Info("restart asked for by an operator")
-	sum, round := e.startAnew()
-	return h.await(ctx, e, sum, round)
+	return h.awaitAll(ctx, all)
 }
 
 // startAnew asks for a fresh start of what is wanted.

@@ -240,7 +240,7 @@ func (e *element) serve(g *generation) {
 	}
 	e.good = g.binary
 	e.mu.Unlock()
-	e.h.nowServes(e, g.sum)
+	e.h.nowServes(e, g.binary)
 	e.h.rebuild()
 	e.log.Info("element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", g.sum)
 	if old != nil {

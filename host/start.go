@@ -18,7 +18,7 @@ import (
 // nothing of it is left. beside says that a generation serves meanwhile, and the status
 // is that one's.
 func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generation, err error) {
-	work := filepath.Join(e.home, "work", e.deployment)
+	work := filepath.Join(e.base, "work", e.deployment)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (e *element) openBinary(b *binary) (*os.File, error) {
 }
 
 func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *conduitv1.Description) ([]string, error) {
-	data := filepath.Join(e.home, "data", e.deployment, d.GetElement())
+	data := filepath.Join(e.base, "data", e.deployment, d.GetElement())
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
 	}
