@@ -35,6 +35,8 @@ type part struct {
 	slot, path string
 	declared   *manifest.Element // nil without a manifest
 	at         string            // where it is declared
+	sums       map[string]string // that its program must have, by system and machine
+	sumsAt     string            // where they are declared
 }
 
 // errWaits says that something of a directory still changes.
@@ -266,12 +268,26 @@ func declaredParts(m *manifest.Manifest) []part {
 		if slot == "" {
 			slot = filepath.Base(e.Path)
 		}
-		n := taken[slot]
-		taken[slot]++
-		if n > 0 { // brackets are in no name of an element
-			slot = fmt.Sprintf("%s[%d]", slot, n)
+		name, n := slot, taken[slot]
+		for ; taken[slot] > 0; n++ { // brackets are in no name of an element, but may be in a file's
+			slot = fmt.Sprintf("%s[%d]", name, n)
 		}
+		if slot != name {
+			taken[name]++
+		}
+		taken[slot]++
 		parts = append(parts, part{slot: slot, path: filepath.Clean(e.Path), declared: e, at: m.Where(fmt.Sprintf("elements[%d].path", i))})
+	}
+	// What one says of a program's checksum holds for all that run it.
+	for i := range parts {
+		if p := &parts[i]; len(p.declared.SHA256) > 0 {
+			p.sums, p.sumsAt = p.declared.SHA256, p.at
+		}
+		for j := range parts {
+			if p, q := &parts[i], &parts[j]; p.path == q.path && len(p.sums) == 0 && len(q.declared.SHA256) > 0 {
+				p.sums, p.sumsAt = q.declared.SHA256, q.at
+			}
+		}
 	}
 	return parts
 }
@@ -407,7 +423,7 @@ func (s *scanner) lookAtPart(d *directory, name, path string, p *part, present m
 		return f, waits
 	}
 	if expected != "" {
-		if err := checkSum(p.at, expected, seen.binary.sum, file); err != nil {
+		if err := checkSum(p.sumsAt, expected, seen.binary.sum, file); err != nil {
 			f.refused = causeOf(err)
 			return f, waits
 		}
@@ -435,13 +451,13 @@ func validSlot(p *part) *cause {
 // expects returns the checksum that the manifest gives the program for this machine; "" if
 // it gives none at all.
 func (p *part) expects() (string, *cause) {
-	if p.declared == nil || len(p.declared.SHA256) == 0 {
+	if len(p.sums) == 0 {
 		return "", nil
 	}
 	machine := runtime.GOOS + "-" + runtime.GOARCH
-	sum := p.declared.SHA256[machine]
+	sum := p.sums[machine]
 	if sum == "" {
-		return "", &cause{refusedNoChecksum, fmt.Sprintf("its checksum is not known: %s gives it some, and none for %s, which this machine is; add that (%s)", p.at, machine, p.path)}
+		return "", &cause{refusedNoChecksum, fmt.Sprintf("its checksum is not known: %s gives it some, and none for %s, which this machine is; add that (%s)", p.sumsAt, machine, p.path)}
 	}
 	return sum, nil
 }

@@ -235,6 +235,36 @@ func TestScanManifestSum(t *testing.T) {
 	wantRefused(t, r.scanParts(), "d", refusedNoChecksum, manifest.Name)
 }
 
+// TestScanOneProgram: elements that run one program have slots of their own, and what one
+// says of its checksum holds for all.
+func TestScanOneProgram(t *testing.T) {
+	r := newScanRig(t)
+	prog := program(t)
+	r.mkdir("d")
+	r.put("d/a", prog, 0o755)
+	r.put("d/e[1]", prog, 0o755)
+	text := "elements: [{name: e, path: 'e[1]'}, {name: e, path: a}, {path: 'e[1]'}, {name: f, path: a, sha256: {" + runtime.GOOS + "-" + runtime.GOARCH + ": SUM}}]"
+	r.put("d/"+manifest.Name, strings.Replace(text, "SUM", sumOf(prog), 1), 0o644)
+	found := r.scanParts()
+	for _, slot := range []string{"e", "e[1]", "f"} {
+		if f := found["d/"+slot]; f.binary == nil {
+			t.Errorf("%s is refused: %v", slot, f.refused)
+		}
+	}
+	if len(found) != 4 {
+		t.Errorf("found %+v", found)
+	}
+	wantRefused(t, found, "d/e[1][1]", refusedName)
+	r.put("d/"+manifest.Name, strings.Replace(text, "SUM", sumOf("other"), 1), 0o644)
+	found = r.scanParts()
+	for _, slot := range []string{"e[1]", "f"} {
+		wantRefused(t, found, "d/"+slot, refusedChecksum, sumOf("other"))
+	}
+	if f := found["d/e"]; f.binary == nil {
+		t.Errorf("refused: %v", f.refused)
+	}
+}
+
 // TestScanManifestLater: what a manifest declares has its place from the start, though its
 // program is still being copied.
 func TestScanManifestLater(t *testing.T) {

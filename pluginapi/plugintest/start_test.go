@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -21,6 +22,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if kind, ok := strings.CutPrefix(filepath.Base(os.Args[0]), fixturePrefix); ok {
+		// Under the race detector each exit takes a second unless this says otherwise.
+		if self, err := os.Executable(); err == nil && os.Getenv("GORACE") == "" {
+			_ = syscall.Exec(self, os.Args, append(os.Environ(), "GORACE=atexit_sleep_ms=0")) //nolint:gosec // itself
+		}
 		fixture(kind)
 	}
 	goleak.VerifyTestMain(m)

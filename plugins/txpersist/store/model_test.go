@@ -475,7 +475,8 @@ func (h *history) writeAt() {
 	}
 	x.do(func(m *model) {
 		old := m.res[id].contents
-		m.res[id].contents = slices.Concat(append([]byte{}, old[:at]...), data, old[min(at+len(data), len(old)):])
+		// Not nil, which Concat makes of nothing: contents of no bytes are contents.
+		m.res[id].contents = append([]byte{}, slices.Concat(old[:at], data, old[min(at+len(data), len(old)):])...)
 	})
 }
 
