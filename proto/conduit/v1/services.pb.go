@@ -2162,7 +2162,7 @@ type DeploymentResult struct {
 	// "ready", "unchanged" (it has these bytes already), "disabled", "removed".
 	Result string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	// Hex SHA-256 of what is deployed, and of what was before; empty if nothing is,
-	// or was.
+	// or was. Of a deployment of several elements, these and the next two are empty.
 	Sha256     string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	Was        string `protobuf:"bytes,5,opt,name=was,proto3" json:"was,omitempty"`
 	Generation uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
