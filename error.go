@@ -14,13 +14,17 @@ const (
 	ReasonAborted            = "aborted"              // the caller or the link's owner ended it
 	ReasonBadAddress         = "bad_address"          // the address does not parse
 	ReasonBadContent         = "bad_content"          // a message does not decode as its content type
+	ReasonBadDeployment      = "bad_deployment"       // what was sent, or its name, cannot be deployed
 	ReasonBadStore           = "bad_store"            // the auth store is damaged, or another program's
 	ReasonBadUser            = "bad_user"             // a name, level or password that no user may have
 	ReasonCallLoop           = "call_loop"            // over 16 elements in a chain
 	ReasonCanceled           = "canceled"             // the caller cancelled
 	ReasonCordoned           = "cordoned"             // takes no new units
 	ReasonDeadline           = "deadline_exceeded"    // the deadline passed
+	ReasonDeployFailed       = "deploy_failed"        // what was deployed, or started anew, did not come up
+	ReasonDeploymentExists   = "deployment_exists"    // a deployment of that name is there, and was not to be replaced
 	ReasonDeploymentNotFound = "deployment_not_found" // no such deployment on the peer
+	ReasonDisabled           = "disabled"             // an operator has turned the deployment off
 	ReasonDraining           = "draining"             // the peer or the generation is going away
 	ReasonElementNotFound    = "element_not_found"    // no such element in the deployment
 	ReasonInstanceNotFound   = "instance_not_found"   // the address names another instance
@@ -28,7 +32,9 @@ const (
 	ReasonLevelTooLow        = "level_too_low"        // the caller's level is below the method's
 	ReasonMethodNotFound     = "method_not_found"     // the service has no such method
 	ReasonNoCapacity         = "no_capacity"          // no room for the call's units
+	ReasonNoPrevious         = "no_previous"          // there is nothing to roll back to
 	ReasonNotRemote          = "not_remote"           // the author did not mark the method remote
+	ReasonNotWritable        = "not_writable"         // the deployments directory cannot be written
 	ReasonOverloaded         = "overloaded"           // a limit on calls or memory was met
 	ReasonPanic              = "panic"                // the handler panicked
 	ReasonPayloadTooLarge    = "payload_too_large"    // a message above the cap
@@ -43,6 +49,7 @@ const (
 	ReasonSessionExpired     = "session_expired"      // the session has ended by its time, or was revoked
 	ReasonSessionNotFound    = "session_not_found"    // the auth store has no such session
 	ReasonStoreUnavailable   = "store_unavailable"    // the auth store cannot be read or written just now
+	ReasonSuperseded         = "superseded"           // another operator's command for the same deployment came after
 	ReasonTooManyAttempts    = "too_many_attempts"    // wrong passwords or secrets, too many too fast
 	ReasonUnauthenticated    = "unauthenticated"      // no or a bad proof of who calls
 	ReasonUnspecified        = "unspecified"          // the element gave no reason

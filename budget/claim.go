@@ -29,6 +29,17 @@ func (r *Reservation) Claim(n int64) (*Claim, *conduit.Error) {
 	return r.b.claim(n, r)
 }
 
+// ClaimReserved is Claim out of what the call still has reserved alone; with less than n
+// of that it returns nil, and the reservation is left as it was.
+func (r *Reservation) ClaimReserved(n int64) (*Claim, *conduit.Error) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	if n > r.left {
+		return nil, nil
+	}
+	return r.b.claim(n, r)
+}
+
 // claim claims n units, of which those of r come first. b.mu is held.
 func (b *Budget) claim(n int64, r *Reservation) (*Claim, *conduit.Error) {
 	if n < 1 {

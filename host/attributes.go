@@ -388,5 +388,9 @@ func (h *Host) SetAttributes(a Attributes) error {
 			e.update(h.withAttributes(f))
 		}
 	}
+	for _, e := range h.transients {
+		f, _ := e.wanted()
+		e.update(h.withAttributes(f))
+	}
 	return nil
 }

@@ -90,7 +90,7 @@ func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, 
 		h.observeRefusal(inv, err)
 		return err
 	}
-	units, err := h.judge(c, inv, int64(max(m.units, inv.Units)))
+	units, err := h.judgeFor(g.el, c, inv, int64(max(m.units, inv.Units)))
 	if err != nil {
 		g.el.inflight.Add(-1)
 		g.leave()

@@ -17,6 +17,9 @@
 //	table.go     who can be called, as one immutable value; dispatch.go reads it
 //	fromplugin.go  the calls that elements make, and on whose behalf
 //	units.go     what calls and claims reserve
+//	operate.go   what operators do to deployments: whose turn it is, and what came of it
+//	deploy.go    a binary comes, goes, and comes back; enabled.go, cordon.go: off, no new units
+//	record.go    what is remembered of that over the end of the host
 //	look.go      what others may ask before they call: is it here, ready, is there room
 //	host.go      Run, Drain, Stop
 //

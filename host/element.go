@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -24,14 +25,18 @@ type element struct {
 	slot         string // which of the elements of a directory; empty = the deployment is one file
 	log          hclog.Logger
 
+	transient string // its id, if it goes with the process
+	base      string // has its working and data directories
+
 	place    atomic.Int64             // in the order in which ordinals count
 	opts     atomic.Pointer[settings] // nil = the host's own
+	cordoned atomic.Bool              // it takes no new units
 	inflight atomic.Int64             // calls on all its generations
 	claims   atomic.Int64             // held by all its generations
 	done     chan struct{}            // closed when run has returned and the host has let go
 	changed  chan struct{}            // holds one token when want was changed
 	freed    chan struct{}            // holds one token when an old generation has ended
-	leaving  chan struct{}            // closed when the element goes: old generations finish in the drain's time
+	leaving  chan struct{}            // closed when the element goes or is turned off: old generations finish in the drain's time. Of the element's goroutine
 	retiring sync.WaitGroup
 
 	// Of the element's goroutine.
@@ -42,6 +47,9 @@ type element struct {
 	mu        sync.Mutex
 	want      finding
 	gone      bool               // it is to be stopped for good
+	off       bool               // an operator has turned it off
+	rounds    uint64             // the fresh starts that operators asked for
+	tried     attempt            // the last start of what is wanted that failed
 	interrupt context.CancelFunc // ends a start under way
 	status    ElementStatus
 	gen       *generation
@@ -63,6 +71,9 @@ func newElement(h *Host, f finding) *element {
 	if f.slot != "" {
 		e.log = e.log.With("program", f.slot)
 	}
+	if h.priv != nil {
+		e.base = h.priv.dir
+	}
 	e.place.Store(int64(f.place))
 	e.opts.Store(f.set)
 	e.status = ElementStatus{Name: f.named, State: Discovered, Since: time.Now(), Path: f.path}
@@ -79,6 +90,14 @@ func (e *element) o() *settings {
 
 // key is what the element is known by among all of the host's.
 func (e *element) key() string { return keyOf(e.deployment, e.slot) }
+
+// deploymentText returns the id of the element's deployment as text, of a transient one
+// too.
+func (e *element) deploymentText() string { return cmp.Or(e.transient, e.deploymentID.String()) }
+
+// deploymentKey is what the element's deployment is known by among all of the host's: its
+// name, which a transient one may share.
+func (e *element) deploymentKey() string { return cmp.Or(e.transient, e.deployment) }
 
 // keyOf makes a key; a slot has no slash in it, nor has a deployment's name.
 func keyOf(deployment, slot string) string {
@@ -120,11 +139,16 @@ func (e *element) update(f finding) {
 		return
 	}
 	e.opts.Store(f.set)
+	f.round = e.want.round
 	same := sameFinding(e.want, f)
+	if !same && e.gen != nil && f.binary != nil && e.gen.binary.id() == f.binary.id() && (e.want.binary == nil || e.want.binary.id() != f.binary.id()) {
+		f.round = e.gen.round // back to what serves: a fresh start was asked of another
+	}
 	e.want = f
 	if same {
 		return
 	}
+	e.tried = attempt{}
 	e.settled = e.gen != nil
 	e.poke()
 }
@@ -158,7 +182,7 @@ func sameFinding(a, b finding) bool {
 	switch {
 	case a.disabled || b.disabled:
 		return a.disabled == b.disabled
-	case a.stale != b.stale:
+	case a.stale != b.stale, a.round != b.round:
 		return false
 	case a.binary != nil && b.binary != nil:
 		return a.binary.id() == b.binary.id()

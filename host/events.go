@@ -15,12 +15,12 @@ import (
 // Host.mu.
 type events struct {
 	feed  pluginlink.Feed
-	known map[string]*loading // by deployment
+	known map[string]*loading // by deployment, a transient one by its id
 }
 
 // loading is a deployment as it was last told of.
 type loading struct {
-	id       string
+	name, id string
 	elements map[*element]loadedElement
 	times    uint64 // that it was loaded; 0 = not yet
 	status   string
@@ -72,24 +72,24 @@ func (ev *events) compare(list []*element) (changes []*conduitv1.HostEvent) {
 	present := map[string]bool{}
 	for len(list) > 0 {
 		n := 1
-		for n < len(list) && list[n].deployment == list[0].deployment {
+		for n < len(list) && list[n].deployment == list[0].deployment && list[n].transient == list[0].transient {
 			n++
 		}
 		if ev.seeDeployment(list[:n], &changes) {
-			present[list[0].deployment] = true
+			present[list[0].deploymentKey()] = true
 		}
 		list = list[n:]
 	}
-	for _, name := range slices.Sorted(maps.Keys(ev.known)) {
-		if present[name] {
+	for _, key := range slices.Sorted(maps.Keys(ev.known)) {
+		if present[key] {
 			continue
 		}
-		if d := ev.known[name]; d.times > 0 {
+		if d := ev.known[key]; d.times > 0 {
 			changes = append(changes, &conduitv1.HostEvent{
-				Name: pluginlink.DeploymentUnloaded, Deployment: name, DeploymentId: d.id, Generation: d.times,
+				Name: pluginlink.DeploymentUnloaded, Deployment: d.name, DeploymentId: d.id, Generation: d.times,
 			})
 		}
-		delete(ev.known, name)
+		delete(ev.known, key)
 	}
 	return changes
 }
@@ -97,10 +97,10 @@ func (ev *events) compare(list []*element) (changes []*conduitv1.HostEvent) {
 // seeDeployment looks at the elements of one deployment. It reports whether the
 // deployment is there: one whose elements all leave is not.
 func (ev *events) seeDeployment(list []*element, changes *[]*conduitv1.HostEvent) bool {
-	name := list[0].deployment
-	d := ev.known[name]
+	key := list[0].deploymentKey()
+	d := ev.known[key]
 	if d == nil {
-		d = &loading{id: list[0].deploymentID.String(), elements: map[*element]loadedElement{}}
+		d = &loading{name: list[0].deployment, id: list[0].deploymentText(), elements: map[*element]loadedElement{}}
 	}
 	there, settled := map[*element]bool{}, true
 	var statuses []ElementStatus
@@ -117,7 +117,7 @@ func (ev *events) seeDeployment(list []*element, changes *[]*conduitv1.HostEvent
 		}
 		if d.elements[e].generation != g.generation {
 			d.news = true
-			*changes = append(*changes, elementEvent(name, d, g.loadedElement))
+			*changes = append(*changes, elementEvent(d, g.loadedElement))
 		}
 		d.elements[e] = g.loadedElement
 	}
@@ -133,41 +133,41 @@ func (ev *events) seeDeployment(list []*element, changes *[]*conduitv1.HostEvent
 	if ev.known == nil {
 		ev.known = map[string]*loading{}
 	}
-	ev.known[name] = d
+	ev.known[key] = d
 	d.status = deploymentStatus(statuses)
 	if settled && (d.news || d.times == 0) {
 		d.news = false
 		d.times++
-		*changes = append(*changes, deploymentEvent(name, d))
+		*changes = append(*changes, deploymentEvent(d))
 	}
 	return true
 }
 
 // state returns the events that tell what is loaded now.
 func (ev *events) state() (list []*conduitv1.HostEvent) {
-	for _, name := range slices.Sorted(maps.Keys(ev.known)) {
-		d := ev.known[name]
+	for _, key := range slices.Sorted(maps.Keys(ev.known)) {
+		d := ev.known[key]
 		first := len(list)
 		for _, e := range d.elements {
-			list = append(list, elementEvent(name, d, e))
+			list = append(list, elementEvent(d, e))
 		}
 		slices.SortFunc(list[first:], func(a, b *conduitv1.HostEvent) int { return strings.Compare(a.GetElement(), b.GetElement()) })
 		if d.times > 0 {
-			list = append(list, deploymentEvent(name, d))
+			list = append(list, deploymentEvent(d))
 		}
 	}
 	return list
 }
 
-func elementEvent(deployment string, d *loading, e loadedElement) *conduitv1.HostEvent {
+func elementEvent(d *loading, e loadedElement) *conduitv1.HostEvent {
 	return &conduitv1.HostEvent{
-		Name: pluginlink.ElementLoaded, Deployment: deployment, DeploymentId: d.id,
+		Name: pluginlink.ElementLoaded, Deployment: d.name, DeploymentId: d.id,
 		Element: e.name, Version: e.version, Generation: e.generation, State: e.state,
 	}
 }
 
-func deploymentEvent(name string, d *loading) *conduitv1.HostEvent {
-	return &conduitv1.HostEvent{Name: pluginlink.DeploymentLoaded, Deployment: name, DeploymentId: d.id, Generation: d.times, State: d.status}
+func deploymentEvent(d *loading) *conduitv1.HostEvent {
+	return &conduitv1.HostEvent{Name: pluginlink.DeploymentLoaded, Deployment: d.name, DeploymentId: d.id, Generation: d.times, State: d.status}
 }
 
 // endEvents ends the subscriptions of elements, as a drain does at once.

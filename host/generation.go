@@ -34,6 +34,7 @@ type generation struct {
 	box     *box
 	binary  *binary
 	sum     string // of the binary
+	round   uint64 // of the finding that it was started for
 	conn    *link.Conn
 	desc    *conduitv1.Description
 	// methods by service key, then by name; never changes.

@@ -43,6 +43,7 @@ type Host struct {
 	// Set by Run before anything is started.
 	priv    *private
 	store   *store
+	record  *record
 	owner   string // marks the processes that it starts
 	spawner *pluginlink.Spawner
 
@@ -62,6 +63,8 @@ type Host struct {
 	events     events
 	stopBy     time.Time // when the stop under way has to have drained
 
+	operations // of operators
+
 	drainCtx    context.Context //nolint:containedctx // ends when a stop must drain no longer
 	cancelDrain context.CancelFunc
 }
@@ -78,7 +81,7 @@ func New(o Options) (*Host, error) {
 		starts:    make(chan struct{}, o.MaxStarts),
 		looks:     make(chan lookNow),
 		ready:     make(chan struct{}), stopping: make(chan struct{}), stopped: make(chan struct{}),
-		elements: map[string]*element{}, attributes: maps.Clone(o.Attributes),
+		elements: map[string]*element{}, attributes: maps.Clone(o.Attributes), operations: newOperations(),
 	}
 	if h.memory == nil {
 		h.memory = link.NewMemory(256 << 20)
@@ -118,11 +121,16 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	if err := h.sweepProcesses(); err != nil {
 		return err
 	}
+	if err := h.openOperations(); err != nil {
+		return err
+	}
+	defer h.closeOperations()
 	h.spawner = pluginlink.NewSpawner()
 	defer h.spawner.Close()
 
 	elementsCtx, stopElements := context.WithCancel(context.Background())
 	defer stopElements()
+	h.operate(elementsCtx)
 	h.follow(ctx, elementsCtx, scanner)
 
 	h.draining.Store(true)
@@ -169,6 +177,7 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 	for n := 1; ; n++ {
 		// Before it is read: what happens from now on gives a hint.
 		watched := hints.watch(append(s.inside(), s.resolved())...)
+		s.placed = placedOf(asked)
 		found, waiting, err := s.scan(time.Now())
 		switch {
 		case err == nil:
@@ -185,6 +194,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 		}
 		for _, l := range asked {
 			l.waits <- err == nil && s.waits(l.name)
+			if l.scanned != nil {
+				l.scanned <- err
+			}
 		}
 		asked = asked[:0]
 		switch {
@@ -220,12 +232,15 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 type lookNow struct {
 	name  string
 	waits chan bool // has room for the answer: the name's file still changes
+	// scanned has room for how the scan ended, and says that the file was put there
+	// whole; nil = nobody asks.
+	scanned chan error
 }
 
 // look has the directory scanned now, and reports whether the file of a deployment is
 // there and still changes. It returns at once when the host stops.
 func (h *Host) look(ctx context.Context, name string) (waits bool) {
-	l := lookNow{name, make(chan bool, 1)}
+	l := lookNow{name: name, waits: make(chan bool, 1)}
 	select {
 	case h.looks <- l:
 	case <-h.stopping:
@@ -249,24 +264,26 @@ func (h *Host) firstScanDone(s *scanner) {
 	if !first {
 		return
 	}
-	keep := map[string]bool{}
+	keep := h.startable()
 	for _, f := range s.found {
 		if f.binary != nil {
 			keep[f.binary.sum] = true
 		}
 	}
-	if err := s.store.sweep(keep); err != nil {
-		h.log.Warn("old copies of binaries could not be removed", "error", err)
-	}
+	h.sweepStore(keep)
 	h.checkReady()
 }
 
 // sweepCopies removes the copies of binaries that nobody may start any more. It runs
 // between two scans, so that what a scan has copied is wanted by now.
 func (h *Host) sweepCopies() {
-	if !h.unused.Swap(false) {
-		return
+	if h.unused.Swap(false) {
+		h.sweepStore(h.startable())
 	}
+}
+
+// startable returns the binaries that elements run, or may start.
+func (h *Host) startable() map[string]bool {
 	keep := map[string]bool{}
 	h.mu.Lock()
 	list := h.list()
@@ -276,9 +293,7 @@ func (h *Host) sweepCopies() {
 			keep[sum] = true
 		}
 	}
-	if err := h.store.sweep(keep); err != nil {
-		h.log.Warn("old copies of binaries could not be removed", "error", err)
-	}
+	return keep
 }
 
 // apply makes what runs follow what was found.
@@ -286,6 +301,13 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 	h.mu.Lock()
 	present := map[string]bool{}
 	h.found = map[string]finding{}
+	// What joins a deployment that is cordoned is so, too.
+	cordoned := map[string]bool{}
+	for _, e := range h.elements {
+		if _, gone := e.wanted(); !gone && e.cordoned.Load() {
+			cordoned[e.deployment] = true
+		}
+	}
 	var added []*element
 	moved := false
 	for _, f := range found {
@@ -298,6 +320,8 @@ func (h *Host) apply(ctx context.Context, found []finding) {
 			continue
 		}
 		e := newElement(h, f)
+		e.off = h.record.of(f.name).Disabled
+		e.cordoned.Store(cordoned[f.name])
 		h.elements[key] = e
 		added = append(added, e)
 	}
@@ -330,7 +354,9 @@ func (h *Host) forget(e *element) {
 		if h.elements[e.key()] == e {
 			delete(h.elements, e.key())
 		}
+		delete(h.transients, e.transient)
 		h.mu.Unlock()
+		h.forgotten(e)
 		h.rebuild()
 	}
 	close(e.done)
@@ -346,7 +372,7 @@ func (h *Host) list() []*element {
 	slices.SortFunc(list, func(a, b *element) int {
 		return cmp.Or(strings.Compare(a.deployment, b.deployment), cmp.Compare(a.place.Load(), b.place.Load()), strings.Compare(a.slot, b.slot))
 	})
-	return list
+	return append(list, h.listTransients()...)
 }
 
 // InFlight returns the number of calls under way on all elements. It takes no lock.
@@ -367,6 +393,7 @@ func (h *Host) rebuild() {
 	h.table.Store(newTable(list))
 	h.events.see(list)
 	h.mu.Unlock()
+	h.news.tell()
 	if h.o.OnChange != nil {
 		h.o.OnChange()
 	}
@@ -396,8 +423,10 @@ func (h *Host) Snapshot() []DeploymentStatus {
 	h.mu.Unlock()
 	all := make([]DeploymentStatus, 0, len(list))
 	for _, e := range list {
-		if n := len(all); n == 0 || all[n-1].Name != e.deployment {
-			all = append(all, DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: e.home()})
+		if n := len(all); n == 0 || all[n-1].Name != e.deployment || all[n-1].Transient != e.transient {
+			d := DeploymentStatus{ID: e.deploymentID, Name: e.deployment, Path: e.home()}
+			h.operated(&d, e)
+			all = append(all, d)
 		}
 		d := &all[len(all)-1]
 		d.Elements = append(d.Elements, e.snapshot())

@@ -12,6 +12,8 @@ type Standing struct {
 	// Room: the call's units, the larger of those asked and the method's, are
 	// available, and the element serves fewer calls than it may.
 	Room bool
+	// Cordoned: a cordon is why there is no room.
+	Cordoned bool
 	// Idempotent: the method's author declared it so.
 	Idempotent bool
 }
@@ -36,14 +38,15 @@ func (h *Host) Look(a address.Address, method string, units uint32) Standing {
 	s.Room = e.el.inflight.Load() < int64(e.el.o().Concurrency)
 	if units > 0 && s.Room {
 		b := h.o.Budget.Snapshot()
-		s.Room = !b.Cordoned && b.Available >= int64(units)
+		s.Cordoned = b.Cordoned || e.el.cordoned.Load()
+		s.Room = !s.Cordoned && b.Available >= int64(units)
 	}
 	return s
 }
 
 // Nodes returns the deployments that declare the element of an address, whatever its
 // state, by their ids as text and in the order of a scan. An address with an ordinal
-// has at most one.
+// has at most one. A transient one cannot be named, and is none of them.
 func (h *Host) Nodes(a address.Address) []string {
 	if !h.isFor(a) {
 		return nil
@@ -61,7 +64,7 @@ func (h *Host) Nodes(a address.Address) []string {
 			}
 		}
 		n += declared
-		if declared > 0 && (!hasOrdinal || n-declared <= ordinal && ordinal < n) {
+		if declared > 0 && !d.id.IsZero() && (!hasOrdinal || n-declared <= ordinal && ordinal < n) {
 			ids = append(ids, d.id.String())
 		}
 	}

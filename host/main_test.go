@@ -31,6 +31,9 @@ const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
 	SandboxEntry()
+	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
+		deployAndDie(dieAt)
+	}
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))
@@ -343,12 +346,19 @@ func newRig(tb testing.TB, deployments ...string) *rig {
 // and stops it at the end, when nothing may be left.
 func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *rig {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 3*time.Minute)
 	tb.Cleanup(cancel)
 	r := &rig{t: tb, ctx: ctx, dir: tb.TempDir(), private: tb.TempDir(), done: make(chan error, 1), wake: make(chan struct{})}
 	for _, d := range deployments {
 		r.deploy(d, "")
 	}
+	r.run(tb, change)
+	return r
+}
+
+// run runs a host in the rig's directories.
+func (r *rig) run(tb testing.TB, change func(*Options)) {
+	tb.Helper()
 	o := Options{
 		Dir: r.dir, Private: r.private, Instance: testInstance, Env: []string{fixtureVar + "=1"},
 		ScanInterval: 50 * time.Millisecond, StartTimeout: 20 * time.Second, DrainTimeout: 10 * time.Second, StopTimeout: 2 * time.Second,
@@ -388,7 +398,6 @@ func newRigWith(tb testing.TB, change func(*Options), deployments ...string) *ri
 			tb.Errorf("sockets are left: %v", left)
 		}
 	})
-	return r
 }
 
 // Handle implements link.Handler: whoever has a link to the rig calls as that link's

@@ -34,6 +34,7 @@ type coming struct {
 // to the element's goroutine.
 type replacing struct {
 	id        string
+	round     uint64
 	stopFirst bool      // it is exclusive
 	since     time.Time // it is wanted
 	failed    bool      // at least once
@@ -43,9 +44,9 @@ type replacing struct {
 }
 
 // replace returns what is known of a wanted binary; of another, nothing is.
-func (e *element) replace(b *binary) *replacing {
-	if e.repl == nil || e.repl.id != b.id() {
-		e.repl = &replacing{id: b.id(), since: time.Now(), tries: e.newRestarts()}
+func (e *element) replace(f finding) *replacing {
+	if id := f.binary.id(); e.repl == nil || e.repl.id != id || e.repl.round != f.round {
+		e.repl = &replacing{id: id, round: f.round, since: time.Now(), tries: e.newRestarts()}
 	}
 	return e.repl
 }
@@ -64,7 +65,7 @@ const (
 func (e *element) consider(ctx context.Context, g *generation) (v verdict, again time.Duration) {
 	f, gone := e.wanted()
 	switch {
-	case gone || ctx.Err() != nil || f.disabled:
+	case gone || ctx.Err() != nil || f.disabled || e.isOff():
 		return leave, 0
 	case e.next != nil:
 		return goOn, 0 // what has changed has interrupted it; its end comes back here
@@ -77,13 +78,13 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 		return goOn, 0 // its file is not whole yet
 	}
 	e.note(noteFile, f.stale)
-	if f.binary.id() == g.binary.id() {
+	if f.binary.id() == g.binary.id() && f.round == g.round {
 		e.repl = nil
 		e.note(noteReload, "")
 		e.note(noteWaits, "")
 		return goOn, 0
 	}
-	r := e.replace(f.binary)
+	r := e.replace(f)
 	if !r.failed {
 		e.note(noteReload, "")
 	}
@@ -103,7 +104,10 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 	}
 	e.note(noteWaits, "")
 	what := "the binary has changed"
-	if f.binary.sum == g.sum {
+	switch {
+	case f.binary.id() == g.binary.id():
+		what = "an operator asked for a fresh start"
+	case f.binary.sum == g.sum:
 		what = "what its process is given has changed"
 	}
 	e.log.Info(what+": a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
@@ -173,24 +177,27 @@ func (e *element) came(ctx context.Context) (*generation, error) {
 	case e.overtaken(ctx, n.want):
 		return nil, n.err
 	case errors.Is(n.err, errExclusive):
-		e.replace(n.want.binary).stopFirst = true
+		e.replace(n.want).stopFirst = true
 	default:
-		e.notReplaced(n.want.binary, n.err)
+		e.notReplaced(n.want, n.err)
+		e.settleAttempt()
 	}
 	return nil, n.err
 }
 
 // notReplaced notes why a wanted binary does not serve, while another does or is going
 // to.
-func (e *element) notReplaced(b *binary, err error) {
-	r := e.replace(b)
+func (e *element) notReplaced(f finding, err error) {
+	sum := f.binary.sum
+	fresh := f.binary.id() == e.servedID()
+	r := e.replace(f)
 	r.failed = true
 	kind, reason, final, ours := explain(err)
 	wait := time.Duration(0)
 	switch {
 	case ours:
 		wait = r.tries.backoff.NextBackOff()
-	case final || r.stopFirst: // each try of one that stops the other first is a gap
+	case final || r.stopFirst || fresh: // each try of one that stops the other first is a gap; of what serves none is needed
 		r.never = true
 	default:
 		if wait = r.tries.backoff.NextBackOff(); r.tries.quick >= e.o().CrashLoopAfter {
@@ -205,8 +212,14 @@ func (e *element) notReplaced(b *binary, err error) {
 	}
 	e.mu.Lock()
 	e.status.LastError = reason
+	e.tried = attempt{sum: sum, round: f.round, kind: kind, reason: reason}
 	e.mu.Unlock()
-	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", b.sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
+	if fresh {
+		e.log.Error("the new process did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum)
+		e.note(noteReload, "a fresh start failed and the old process goes on: "+reason)
+		return
+	}
+	e.log.Error("the new binary did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum, "again", again, "again_in", wait.Round(time.Millisecond).String())
 	e.note(noteReload, fmt.Sprintf("the new file failed and the old binary goes on; %s: %s", again, reason))
 }
 
@@ -233,6 +246,7 @@ func (e *element) serve(g *generation) {
 	s := &e.status
 	s.Generation++
 	g.number = s.Generation
+	e.tried.settled = true
 	e.gen, e.proc = g, g.process
 	s.Name, s.Description, s.Pid = g.desc.GetElement(), g.desc, g.process.Pid()
 	s.Sum, s.Path, s.Warnings, s.Attributes = g.sum, g.binary.source, g.warnings, g.attributes.status()
@@ -246,6 +260,7 @@ func (e *element) serve(g *generation) {
 	}
 	e.good = g.binary
 	e.mu.Unlock()
+	e.h.nowServes(e, g.binary)
 	e.h.rebuild()
 	e.tell(hclog.Info, "element ready", "element", g.desc.GetElement(), "version", g.desc.GetVersion(), "pid", g.process.Pid(), "generation", g.number, "sha256", g.sum)
 	if old != nil {
@@ -259,9 +274,10 @@ func (e *element) serve(g *generation) {
 // retire lets a generation that is on the list of old ones finish, and then stops it.
 func (e *element) retire(g *generation) {
 	g.drain() // the table has its successor, or says that calls are held
+	leaving := e.leaving
 	e.retiring.Go(func() {
 		by := time.Now().Add(e.o().DrainTimeout)
-		if why := e.outlast(g); why != nil {
+		if why := e.outlast(g, leaving); why != nil {
 			level := hclog.Error
 			if x := g.process.Exit(); !x.At.IsZero() && x.Code == 0 && x.Signal == "" {
 				level = hclog.Info // it has left by itself, and in order
@@ -288,7 +304,7 @@ func (e *element) retire(g *generation) {
 // ended when the drain's time is over, its claims only when the element is to go or
 // Options.ReleaseClaims says so. The
 // error says that the process is lost, or has to be ended.
-func (e *element) outlast(g *generation) error {
+func (e *element) outlast(g *generation, leaving <-chan struct{}) error {
 	limit := time.NewTimer(e.o().DrainTimeout)
 	defer limit.Stop()
 	p := e.newPulse(g)
@@ -312,7 +328,7 @@ func (e *element) outlast(g *generation) error {
 			if why := p.take(a); why != nil {
 				return why
 			}
-		case <-e.leaving:
+		case <-leaving:
 			ctx, cancel := e.stopContext()
 			defer cancel()
 			e.drained(ctx, g)

@@ -126,10 +126,10 @@ func TestSwapUnderLoad(t *testing.T) {
 	if !idleBudget(b.Snapshot()) || syscall.Kill(first, 0) == nil {
 		t.Errorf("the claim was given back: %+v", b.Snapshot())
 	}
-	// The copies of what nobody runs any more go.
+	// The copies of what nobody runs any more go, but for the one to roll back to.
 	for {
 		names, err := filepath.Glob(filepath.Join(r.private, "bin", "*"))
-		if err != nil || len(names) == 1 {
+		if err != nil || len(names) == 2 {
 			break
 		}
 		select {

@@ -71,7 +71,7 @@ func (e *element) newBox(of *binary, work string) (*box, error) {
 	}
 	// What the element is called, and so which directory below this one it is going to
 	// get, only the running process says.
-	data := filepath.Join(e.h.priv.dir, "data", e.deployment)
+	data := filepath.Join(e.base, "data", e.deployment)
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
 	}

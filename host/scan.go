@@ -55,11 +55,13 @@ type finding struct {
 	path     string
 	binary   *binary
 	refused  *cause
-	disabled bool
+	disabled bool      // by its manifest
 	stale    string    // why this is what was found before; empty = it is not
 	set      *settings // nil = the host's own
 	// attributes are the deployment's own; those of its instance come below them.
 	attributes Attributes
+	// round is that of the fresh start that an operator asked for last; the element keeps it.
+	round uint64
 }
 
 // waits reports whether the file of an element is still being written for the first time.
@@ -85,6 +87,8 @@ type scanner struct {
 	dirs  map[string]*directory
 	grown bool      // there are directories to watch that inside has not returned
 	now   time.Time // of the present scan
+
+	placed map[string]bool // files that were put there whole: they need no rest in this scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
@@ -253,7 +257,8 @@ func (s *scanner) lookAt(c candidate, info fs.FileInfo, linked bool) (f *finding
 		sig.sum += " and a manifest"
 	}
 	if s.done[c.key] != sig && !s.isPutOff(c.key, sig) {
-		waits = !s.rests(c.key, sig) || !s.settle(c, sig)
+		rests := s.rests(c.key, sig) || s.placed[c.key]
+		waits = !rests || !s.settle(c, sig)
 	}
 	if f, ok := s.found[c.key]; ok {
 		return &f, waits

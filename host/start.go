@@ -19,7 +19,7 @@ import (
 // nothing of it is left. beside says that a generation serves meanwhile, and the status
 // is that one's.
 func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generation, err error) {
-	work := filepath.Join(e.h.priv.dir, "work", e.deployment, e.slot)
+	work := filepath.Join(e.base, "work", e.deployment, e.slot)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (e *element) configure(ctx context.Context, p *pluginlink.Process, d *condu
 	if own == "" {
 		own = d.GetElement()
 	}
-	data := filepath.Join(e.h.priv.dir, "data", e.deployment, own)
+	data := filepath.Join(e.base, "data", e.deployment, own)
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return t, err
 	}

@@ -22,7 +22,7 @@ const (
 	Stopped      State = "stopped"       // it was stopped on purpose
 	Backoff      State = "backoff"       // it failed and waits for its next start
 	CrashLooping State = "crash_looping" // it failed quickly too often; it is started again at the longest interval
-	Disabled     State = "disabled"      // an operator turned it off
+	Disabled     State = "disabled"      // an operator, or its manifest, turned it off
 )
 
 // Serving reports whether an element in this state takes calls.
@@ -84,6 +84,12 @@ type DeploymentStatus struct {
 	Path     string
 	Status   string
 	Elements []ElementStatus
+	// Transient is its id if it goes with the process; then ID is zero.
+	Transient string
+	// Disabled: an operator, or its manifest, has turned it off. Cordoned: it takes no new units.
+	Disabled, Cordoned bool
+	// Previous is the SHA-256 of what a rollback leads to; empty = there is nothing.
+	Previous string
 }
 
 func deploymentStatus(elements []ElementStatus) string {

@@ -74,6 +74,12 @@ func (b *binary) id() string { return cmp.Or(b.key, b.sum) + b.told }
 // install copies f's bytes. check sees the copy and the hash of its bytes before it
 // gets its name.
 func (s *store) install(f *os.File, check func(copied *os.File, sum string) error) (b binary, err error) {
+	return s.take(f, f.Name(), check)
+}
+
+// take is install of bytes that come from anywhere; source is the file that they are
+// going to be deployed as.
+func (s *store) take(from io.Reader, source string, check func(copied *os.File, sum string) error) (b binary, err error) {
 	tmp, err := os.OpenFile(filepath.Join(s.dir, halfCopy+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return b, s.notCopied(err)
@@ -83,14 +89,14 @@ func (s *store) install(f *os.File, check func(copied *os.File, sum string) erro
 		_ = os.Remove(tmp.Name()) // gone already if all went well
 	}()
 	hash := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(tmp, hash), f); err != nil {
+	if _, err := io.Copy(io.MultiWriter(tmp, hash), from); err != nil {
 		return b, s.notCopied(err)
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
 	if err := check(tmp, sum); err != nil {
 		return b, err
 	}
-	b = binary{source: f.Name(), sum: sum, exec: filepath.Join(s.dir, sum)}
+	b = binary{source: source, sum: sum, exec: filepath.Join(s.dir, sum)}
 	if old, err := s.open(sum); err == nil {
 		return b, old.Close() // the same bytes, and cheaper to read than to sync
 	}

@@ -28,13 +28,13 @@ func (e *element) run(ctx context.Context) {
 			e.set(Stopped, "", "")
 			e.settle()
 			return
+		case e.isOff():
+			e.rest(ctx, "an operator has turned it off")
+			r.reset()
+			continue
 		case f.disabled:
-			e.leave()
-			e.retiring.Wait()
-			e.leaving, e.left = make(chan struct{}), false
-			e.set(Disabled, "", "its deployment is disabled: "+f.path)
-			e.settle()
-			e.pause(ctx, -1)
+			e.rest(ctx, "its deployment is disabled: "+f.path)
+			r.reset()
 			continue
 		case f.waits():
 			e.endHold()
@@ -49,6 +49,7 @@ func (e *element) run(ctx context.Context) {
 			e.pause(ctx, -1)
 			continue
 		}
+		e.stay()
 		g, err := e.bring(ctx, f)
 		if err != nil {
 			if e.overtaken(ctx, f) {
@@ -56,6 +57,7 @@ func (e *element) run(ctx context.Context) {
 				continue
 			}
 			wait := e.failed(err, r, 0)
+			e.attempted(f, err)
 			e.settle()
 			e.again(ctx, f, r, wait)
 			continue
@@ -99,7 +101,7 @@ func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 		return e.tryStart(ctx, f, f.binary, false)
 	}
 	why := error(nil)
-	if r := e.replace(f.binary); !r.failed {
+	if r := e.replace(f); !r.failed {
 		g, err := e.tryStart(ctx, f, f.binary, false)
 		if err == nil || e.overtaken(ctx, f) {
 			return g, err
@@ -108,7 +110,7 @@ func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 			return nil, err // the one before would fail as well
 		}
 		r.stopFirst = r.stopFirst || e.exclusive() || e.o().stopFirst
-		e.notReplaced(f.binary, err)
+		e.notReplaced(f, err)
 		why = err
 	}
 	g, err := e.tryStart(ctx, f, good, false)
@@ -135,7 +137,7 @@ func (e *element) tryStart(ctx context.Context, f finding, b *binary, beside boo
 	defer cancel()
 	e.mu.Lock()
 	e.interrupt = cancel
-	if e.gone || !sameFinding(e.want, f) {
+	if e.gone || e.off || !sameFinding(e.want, f) {
 		cancel()
 	}
 	e.mu.Unlock()
@@ -147,13 +149,17 @@ func (e *element) tryStart(ctx context.Context, f finding, b *binary, beside boo
 	if !beside {
 		e.set(Starting, "", "waiting for its turn")
 	}
-	return e.start(ctx, b, beside)
+	g, err := e.start(ctx, b, beside)
+	if g != nil {
+		g.round = f.round
+	}
+	return g, err
 }
 
 // overtaken reports whether something else is wanted by now.
 func (e *element) overtaken(ctx context.Context, f finding) bool {
 	now, gone := e.wanted()
-	return gone || ctx.Err() != nil || !sameFinding(now, f)
+	return gone || ctx.Err() != nil || e.isOff() || !sameFinding(now, f)
 }
 
 // pause waits for d, for a change of what is wanted, or for ctx; d < 0 has no
@@ -193,6 +199,9 @@ func (e *element) again(ctx context.Context, failed finding, r *restarts, wait t
 // refresh looks at the file before another start: what has been replaced since the last
 // scan must not come back, and a new file that is not whole yet is given some time.
 func (e *element) refresh(ctx context.Context) {
+	if e.transient != "" {
+		return // its file is nobody's to replace
+	}
 	for n := 1; e.h.look(ctx, e.deployment) && n < settleLooks; n++ {
 		e.pause(ctx, restOf(&e.h.o))
 	}
@@ -490,7 +499,7 @@ func (e *element) lose(g *generation, why error) {
 // under way finish within the drain's time, the element flushes, the process
 // leaves.
 func (e *element) stop(ctx context.Context, g *generation) {
-	if f, gone := e.wanted(); gone || ctx.Err() != nil || f.disabled {
+	if f, gone := e.wanted(); gone || ctx.Err() != nil || f.disabled || e.isOff() {
 		e.leave()
 	}
 	e.finish(g)

@@ -22,6 +22,7 @@ type deploymentRoute struct {
 	name     string
 	id       address.DeploymentID
 	elements []elementRoute
+	text     string              // the id as text, of a transient one too
 	alone    [1]*deploymentRoute // itself, as what an address is for that names it
 }
 
@@ -36,10 +37,16 @@ type elementRoute struct {
 
 func newTable(elements []*element) *table {
 	t := &table{byName: map[string]*deploymentRoute{}, byID: map[address.DeploymentID]*deploymentRoute{}}
+	var last []*deploymentRoute // the transient ones: scans alone find them
 	for _, e := range elements {
+		if e.transient != "" {
+			d := &deploymentRoute{name: e.deployment, text: e.transient, elements: []elementRoute{e.route()}}
+			last = append(last, d)
+			continue
+		}
 		d := t.byID[e.deploymentID]
 		if d == nil {
-			d = &deploymentRoute{name: e.deployment, id: e.deploymentID}
+			d = &deploymentRoute{name: e.deployment, id: e.deploymentID, text: e.deploymentID.String()}
 			d.alone[0] = d
 			t.byID[d.id], t.byName[d.name], t.byName[d.id.String()] = d, d, d
 			t.order = append(t.order, d)
@@ -47,6 +54,7 @@ func newTable(elements []*element) *table {
 		d.elements = append(d.elements, e.route())
 	}
 	slices.SortFunc(t.order, func(a, b *deploymentRoute) int { return a.id.Compare(b.id) })
+	t.order = append(t.order, last...)
 	return t
 }
 
@@ -144,7 +152,9 @@ func (e *elementRoute) refusal(inv *frame.Invoke) *conduit.Error {
 	case Discovered, Starting, Backoff, Ready, Degraded: // of the last two, a generation that has just gone
 	case Draining, Stopped:
 		reason = conduit.ReasonDraining
-	case Refused, CrashLooping, Disabled:
+	case Disabled:
+		reason, more = conduit.ReasonPluginFailed, ": an operator, or its deployment.yaml, has turned it off"
+	case Refused, CrashLooping:
 		reason, more = conduit.ReasonPluginFailed, " and will not be ready by itself; its operator sees why with: conduit-host ls elements -o json"
 	}
 	return refuse(inv, conduit.Unavailable, reason, true, "element %s of deployment %s is %s%s", orUnknown(e.name), e.el.deployment, e.state, more)

@@ -77,6 +77,9 @@ func (c elementCalls) claim(n int64, parent caller, inCall bool) (pluginlink.Gra
 	if parent.units != nil {
 		claim = parent.units.Claim
 	}
+	if c.g.el.cordoned.Load() {
+		claim = c.g.el.claimReserved(parent.units)
+	}
 	held, err := claim(n)
 	if err != nil {
 		c.g.leaveClaim()

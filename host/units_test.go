@@ -331,6 +331,20 @@ func TestClaimClosed(t *testing.T) {
 
 // TestClaimCordoned: what the call has reserved moves also then, and nothing else.
 func TestClaimCordoned(t *testing.T) {
+	t.Run("instance", func(t *testing.T) {
+		testClaimCordoned(t, func(r *rig, on bool) { r.h.Cordon(on) })
+	})
+	t.Run("deployment", func(t *testing.T) {
+		testClaimCordoned(t, func(r *rig, on bool) {
+			if _, err := r.h.CordonDeployment("echo", on); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+func testClaimCordoned(t *testing.T, cordon func(*rig, bool)) {
+	t.Helper()
 	r, b := unitsRig(t, 25, "echo")
 	claimed := func(data string) error {
 		x := r.client.Invoke(r.ctx, link.NewRoute(address.MustParse(echo)), &conduit.Invocation{
@@ -339,8 +353,8 @@ func TestClaimCordoned(t *testing.T) {
 		if _, err := x.Recv(r.ctx); err != nil {
 			t.Fatal(err)
 		}
-		r.h.Cordon(true)
-		defer r.h.Cordon(false)
+		cordon(r, true)
+		defer cordon(r, false)
 		if err := x.Send(r.ctx, []byte("go")); err != nil {
 			t.Fatal(err)
 		}

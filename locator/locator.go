@@ -55,6 +55,8 @@ type Standing struct {
 	// Hosted: it declares the element. Ready: the element takes calls. Room: the
 	// call's units, the larger of those asked and the method's, are available.
 	Hosted, Ready, Room bool
+	// Cordoned: a cordon is why there is no room.
+	Cordoned bool
 	// Idempotent: the method's author declared it so.
 	Idempotent bool
 }

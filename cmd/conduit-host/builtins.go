@@ -27,7 +27,7 @@ func (i *instance) newBuiltins() (*builtin.Services, error) {
 			return p.User, p.Level, err
 		},
 		// By way of the instance: the host starts after the services.
-		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i, Logs: i,
+		Inventory: i, Lifecycle: i, Links: i, Capacity: i, Peers: i, Explainer: i, Logs: i, Operator: i,
 	})
 }
 

@@ -219,13 +219,15 @@ func (i *instance) here(a address.Address, e locator.Explanation) *conduitv1.Can
 	}
 	switch {
 	case e.Local:
-		c.Verdict = string(registry.Chosen)
+		if c.Verdict = string(registry.Chosen); e.Here.Cordoned {
+			c.Why = "nobody else can be picked, and it takes no new units: it is going to refuse the call"
+		}
 	case !e.Here.Hosted:
 		c.Verdict = string(i.notHosted(a))
 	case !e.Here.Ready:
 		c.Verdict = string(registry.Starting)
-	case !e.Here.Room && units.Cordoned:
-		c.Verdict = string(registry.Cordoned)
+	case e.Here.Cordoned:
+		c.Verdict, c.Why = string(registry.Cordoned), "this instance, or the deployment here, takes no new units"
 	case !e.Here.Room:
 		c.Verdict = string(registry.Full)
 	default:

@@ -42,16 +42,21 @@ argument with :// in it is an address.`,
 
 // serviceDescription is a service of an element.
 type serviceDescription struct {
-	Address    string      `json:"address,omitempty"`
-	Instance   string      `json:"instance,omitempty"`
-	Name       string      `json:"instance_name,omitempty"`
-	Deployment string      `json:"deployment,omitempty"`
-	Element    string      `json:"element,omitempty"`
-	Version    string      `json:"version,omitempty"`
-	State      string      `json:"state,omitempty"`
-	Sandbox    string      `json:"sandbox,omitempty"`
-	Service    string      `json:"service"`
-	Methods    []methodRow `json:"methods"`
+	Address    string `json:"address,omitempty"`
+	Instance   string `json:"instance,omitempty"`
+	Name       string `json:"instance_name,omitempty"`
+	Deployment string `json:"deployment,omitempty"`
+	Element    string `json:"element,omitempty"`
+	Version    string `json:"version,omitempty"`
+	State      string `json:"state,omitempty"`
+	Sandbox    string `json:"sandbox,omitempty"`
+	// Disabled, Cordoned and Transient are of the deployment; Cordoned of the instance, too.
+	Disabled  bool `json:"disabled,omitempty"`
+	Cordoned  bool `json:"cordoned,omitempty"`
+	Transient bool `json:"transient,omitempty"`
+
+	Service string      `json:"service"`
+	Methods []methodRow `json:"methods"`
 	// Attributes are those that its element was given, for operators.
 	Attributes []attributeRow `json:"attributes,omitempty"`
 }
@@ -91,6 +96,15 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 	valueLine(w, "element", strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State)
 	if d.Sandbox != "" {
 		valueLine(w, "sandbox", d.Sandbox)
+	}
+	if d.Disabled {
+		valueLine(w, "disabled", "an operator, or its deployment.yaml, has turned it off")
+	}
+	if d.Cordoned {
+		valueLine(w, "cordoned", "it takes no new units")
+	}
+	if d.Transient {
+		valueLine(w, "transient", "it goes with the instance")
 	}
 	fmt.Fprintln(w)
 	methodTable(w, d.Methods)
@@ -162,16 +176,26 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 			for _, s := range e.GetServices() {
 				if s.GetName() == a.Service().String() {
 					out := serviceDescriptionOf(s)
-					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(d.GetName(), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
+					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(addressed(d), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
 					out.Element, out.Version, out.State = e.GetName(), e.GetVersion(), e.GetState()
 					out.Sandbox = e.GetSandbox()
 					out.Attributes = attributeRowsGiven(e)
+					out.Disabled, out.Transient = d.GetDisabled(), d.GetTransient()
+					out.Cordoned = d.GetCordoned() || info.GetState() == conduitv1.InstanceState_INSTANCE_STATE_CORDONED
 					return out, nil
 				}
 			}
 		}
 	}
 	return none(reason, "%s; conduit-host ls services lists all", what)
+}
+
+// addressed is how an address names a deployment: one that is transient it cannot.
+func addressed(d *conduitv1.DeploymentInfo) string {
+	if d.GetTransient() {
+		return address.Wildcard
+	}
+	return d.GetName()
 }
 
 func isBuiltinDeployment(text string) bool {
@@ -181,7 +205,7 @@ func isBuiltinDeployment(text string) bool {
 // isDeployment reports whether an address means a deployment: any, by its id or
 // by its name.
 func isDeployment(text string, d *conduitv1.DeploymentInfo) bool {
-	return text == "" || text == "*" || text == d.GetId() || text == d.GetName()
+	return text == "" || text == "*" || !d.GetTransient() && (text == d.GetId() || text == d.GetName())
 }
 
 func serviceNames(e *conduitv1.ElementInfo) string {

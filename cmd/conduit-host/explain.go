@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -126,7 +127,7 @@ func (a *app) explainInstance(ctx context.Context, v *pickExplanation) (nobody, 
 	for _, c := range r.GetCandidates() {
 		v.Candidates = append(v.Candidates, candidateRow{
 			Instance: c.GetInstance(), Name: c.GetName(), URL: c.GetUrl(), Verdict: c.GetVerdict(), Health: health(c.GetVerdict()),
-			Why:       whyNot(c.GetVerdict(), c.GetEffective(), c.GetAvailable()),
+			Why:       cmp.Or(c.GetWhy(), whyNot(c.GetVerdict(), c.GetEffective(), c.GetAvailable())),
 			Effective: c.GetEffective(), Available: c.GetAvailable(), Sent: c.GetSent(), Judged: c.GetJudged(), Outstanding: c.GetOutstanding(), Local: c.GetLocal(),
 		})
 	}

@@ -44,6 +44,8 @@ type hosting interface {
 	setAttributes(a host.Attributes) error
 	// drainTimeout is how long what is deployed asks a drain to take; 0 = it does not.
 	drainTimeout() time.Duration
+	// operate does what operators ask of deployments.
+	operating
 	// stop ends calls by the end of ctx, and then every plugin.
 	stop(ctx context.Context)
 }

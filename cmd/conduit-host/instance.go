@@ -340,7 +340,8 @@ func (i *instance) drainUntil(ctx context.Context, signals <-chan os.Signal) err
 // ctx ends it hurries, in the same order.
 func (i *instance) drain(ctx context.Context) error {
 	i.draining.Store(true)
-	i.changed() // peers send nothing new from now on, well before they must not
+	i.budget.Cordon(true) // who is told late, or of another way, gets no units either
+	i.changed()           // peers send nothing new from now on, well before they must not
 	select {
 	case <-time.After(i.c.Duration("drain.delay")):
 	case <-ctx.Done():

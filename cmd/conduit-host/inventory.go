@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,7 +29,10 @@ func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 	var list []*conduitv1.DeploymentInfo
 	size := 0
 	for _, d := range p.Snapshot() {
-		info := &conduitv1.DeploymentInfo{Id: d.ID.String(), Name: d.Name, Status: d.Status}
+		info := &conduitv1.DeploymentInfo{
+			Id: cmp.Or(d.Transient, d.ID.String()), Name: d.Name, Status: d.Status,
+			Disabled: d.Disabled, Cordoned: d.Cordoned, Transient: d.Transient != "", Previous: d.Previous,
+		}
 		for _, e := range d.Elements {
 			x := elementInfo(e, now)
 			size = fit(x, size)

@@ -253,11 +253,11 @@ func (a *app) printListing(what string, answers []answer) error {
 	deployments, elements, services, methods := []deploymentRow{}, []elementRow{}, []serviceRow{}, []methodRow{}
 	for _, info := range hosts(answers) {
 		for _, d := range info.GetDeployments() {
-			deployments = append(deployments, deploymentRow{Instance: info.GetName(), ID: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Elements: len(d.GetElements())})
+			deployments = append(deployments, deploymentRowOf(info.GetName(), d))
 			for _, e := range d.GetElements() {
 				elements = append(elements, elementRowOf(info.GetName(), d.GetName(), e))
 				for _, s := range e.GetServices() {
-					addr := serviceAddress(d.GetName(), e.GetName(), s.GetName())
+					addr := serviceAddress(addressed(d), e.GetName(), s.GetName())
 					services = append(services, serviceRow{
 						Instance: info.GetName(), Deployment: d.GetName(), Element: e.GetName(), Service: s.GetName(), Methods: len(s.GetMethods()), Address: addr,
 					})

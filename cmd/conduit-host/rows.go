@@ -83,12 +83,28 @@ type deploymentRow struct {
 	Name     string `json:"name"`
 	Status   string `json:"status"`
 	Elements int    `json:"elements"`
+	Enabled  bool   `json:"enabled"`
+	Cordoned bool   `json:"cordoned,omitempty"`
+	// Transient: it goes with the instance, and no address can name it.
+	Transient bool `json:"transient,omitempty"`
+	// Previous is the SHA-256 of what rollback would put back.
+	Previous string `json:"previous,omitempty"`
 }
 
+func deploymentRowOf(instance string, d *conduitv1.DeploymentInfo) deploymentRow {
+	return deploymentRow{
+		Instance: instance, ID: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Elements: len(d.GetElements()),
+		Enabled: !d.GetDisabled(), Cordoned: d.GetCordoned(), Transient: d.GetTransient(), Previous: d.GetPrevious(),
+	}
+}
+
+// shownSum is how many digits of a SHA-256 a table shows.
+const shownSum = 12
+
 func deploymentTable(w io.Writer, rows []deploymentRow) {
-	tableLine(w, "INSTANCE", "DEPLOYMENT", "ID", "STATUS", "ELEMENTS")
+	tableLine(w, "INSTANCE", "DEPLOYMENT", "ID", "STATUS", "ELEMENTS", "ENABLED", "CORDONED", "TRANSIENT", "PREVIOUS")
 	for _, r := range rows {
-		tableLine(w, r.Instance, r.Name, r.ID, r.Status, strconv.Itoa(r.Elements))
+		tableLine(w, r.Instance, r.Name, r.ID, r.Status, strconv.Itoa(r.Elements), yesNo(r.Enabled), yesNo(r.Cordoned), yesNo(r.Transient), r.Previous[:min(len(r.Previous), shownSum)])
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // storyCommands are what a story may do beside running the program:
 //
 //	deploy NAME            puts plugins/echo into ./deployments as NAME
+//	binary FILE [EXTRA]    makes FILE plugins/echo, with EXTRA behind its bytes
 //	serving NAME [FLAGS]   starts an instance and waits until it is ready; CLUSTER
 //	                       is its endpoint then
 //	serves FLAGS           starts an instance of a --name by these flags, but for its
@@ -34,7 +35,7 @@ import (
 //	exclusive FILE...      nobody but this user can do anything with the files
 func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
-		"deploy": deploy, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+		"deploy": deploy, "binary": makeBinary, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
 	}
 }
 
@@ -43,6 +44,15 @@ func deploy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Check(os.MkdirAll(ts.MkAbs("deployments"), 0o755))
 	ts.Check(os.WriteFile(ts.MkAbs("deployments/"+args[0]), binary, 0o755))
+}
+
+func makeBinary(ts *testscript.TestScript, _ bool, args []string) {
+	binary, err := os.ReadFile(echoBinary)
+	ts.Check(err)
+	for _, extra := range args[1:] {
+		binary = append(binary, extra...)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), binary, 0o755))
 }
 
 // storyInstance is an instance of a story.

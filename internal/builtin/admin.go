@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"maps"
 	"unicode/utf8"
 
 	"github.com/elemental-conduit/conduit"
@@ -20,6 +21,7 @@ func adminMethods() map[string]method {
 		"Drain":   unary(func() *conduitv1.DrainRequest { return &conduitv1.DrainRequest{} }, drain),
 		"Logs":    stream(func() *conduitv1.LogsRequest { return &conduitv1.LogsRequest{} }, logs),
 	}
+	maps.Copy(methods, operatorMethods())
 	for name, m := range methods {
 		m.admin = true
 		methods[name] = m

@@ -69,7 +69,7 @@ func digest(deployments []*conduitv1.DeploymentInfo) []byte {
 	h := sha256.New()
 	m := proto.MarshalOptions{Deterministic: true}
 	for _, d := range deployments {
-		still := &conduitv1.DeploymentInfo{Id: d.GetId(), Name: d.GetName(), Status: d.GetStatus()}
+		still := &conduitv1.DeploymentInfo{Id: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Disabled: d.GetDisabled(), Cordoned: d.GetCordoned(), Transient: d.GetTransient(), Previous: d.GetPrevious()}
 		for _, e := range d.GetElements() {
 			still.Elements = append(still.Elements, &conduitv1.ElementInfo{
 				Name: e.GetName(), Version: e.GetVersion(), State: e.GetState(), Reason: e.GetReason(), Generation: e.GetGeneration(),
@@ -89,6 +89,7 @@ func digest(deployments []*conduitv1.DeploymentInfo) []byte {
 // operator: nothing of the machine and the processes, and of the methods those
 // that he may call.
 func restrict(d *conduitv1.DeploymentInfo, level conduit.Level) {
+	d.Previous = ""
 	for _, e := range d.GetElements() {
 		e.Reason, e.LastExit, e.Stderr, e.File, e.Pid = "", "", nil, "", 0
 		e.Attributes = nil

@@ -84,4 +84,5 @@ type Options struct {
 	Peers     Peers
 	Explainer Explainer
 	Logs      Logs
+	Operator  Operator
 }

@@ -571,8 +571,17 @@ type DeploymentInfo struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// "clean", "warnings", "unstable" or "failed".
-	Status        string         `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	Elements      []*ElementInfo `protobuf:"bytes,4,rep,name=elements,proto3" json:"elements,omitempty"`
+	Status   string         `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	Elements []*ElementInfo `protobuf:"bytes,4,rep,name=elements,proto3" json:"elements,omitempty"`
+	// An operator, or its deployment.yaml, has turned it off.
+	Disabled bool `protobuf:"varint,5,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	// It takes no new units; the instance may, or may not either.
+	Cordoned bool `protobuf:"varint,6,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// It goes with the process, and scans alone find it; its id is no DeploymentID.
+	Transient bool `protobuf:"varint,7,opt,name=transient,proto3" json:"transient,omitempty"`
+	// Hex SHA-256 of what Rollback would put back; for operators only, empty if
+	// there is nothing.
+	Previous      string `protobuf:"bytes,8,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -633,6 +642,34 @@ func (x *DeploymentInfo) GetElements() []*ElementInfo {
 		return x.Elements
 	}
 	return nil
+}
+
+func (x *DeploymentInfo) GetDisabled() bool {
+	if x != nil {
+		return x.Disabled
+	}
+	return false
+}
+
+func (x *DeploymentInfo) GetCordoned() bool {
+	if x != nil {
+		return x.Cordoned
+	}
+	return false
+}
+
+func (x *DeploymentInfo) GetTransient() bool {
+	if x != nil {
+		return x.Transient
+	}
+	return false
+}
+
+func (x *DeploymentInfo) GetPrevious() string {
+	if x != nil {
+		return x.Previous
+	}
+	return ""
 }
 
 type ElementInfo struct {
@@ -1858,6 +1895,963 @@ func (x *LogRecord) GetDropped() uint64 {
 	return 0
 }
 
+type DeployRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*DeployRequest_Start
+	//	*DeployRequest_File
+	//	*DeployRequest_Chunk
+	Part          isDeployRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeployRequest) Reset() {
+	*x = DeployRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeployRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeployRequest) ProtoMessage() {}
+
+func (x *DeployRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeployRequest.ProtoReflect.Descriptor instead.
+func (*DeployRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DeployRequest) GetPart() isDeployRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *DeployRequest) GetStart() *DeployStart {
+	if x != nil {
+		if x, ok := x.Part.(*DeployRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *DeployRequest) GetFile() *DeployFile {
+	if x != nil {
+		if x, ok := x.Part.(*DeployRequest_File); ok {
+			return x.File
+		}
+	}
+	return nil
+}
+
+func (x *DeployRequest) GetChunk() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*DeployRequest_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+type isDeployRequest_Part interface {
+	isDeployRequest_Part()
+}
+
+type DeployRequest_Start struct {
+	Start *DeployStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type DeployRequest_File struct {
+	File *DeployFile `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+type DeployRequest_Chunk struct {
+	// The next bytes of the last file.
+	Chunk []byte `protobuf:"bytes,3,opt,name=chunk,proto3,oneof"`
+}
+
+func (*DeployRequest_Start) isDeployRequest_Part() {}
+
+func (*DeployRequest_File) isDeployRequest_Part() {}
+
+func (*DeployRequest_Chunk) isDeployRequest_Part() {}
+
+type DeployStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Keep it in the instance's own directory, until the instance ends.
+	Transient bool `protobuf:"varint,2,opt,name=transient,proto3" json:"transient,omitempty"`
+	// Put it in the place of one of that name. Otherwise that is refused.
+	Replace bool `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"`
+	// The deployment is a directory of files. Otherwise it is one file, a plugin
+	// binary, without a path.
+	Directory bool `protobuf:"varint,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	// Of all files together, in bytes.
+	Size uint64 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	// How many follow.
+	Files         uint32 `protobuf:"varint,6,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeployStart) Reset() {
+	*x = DeployStart{}
+	mi := &file_conduit_v1_services_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeployStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeployStart) ProtoMessage() {}
+
+func (x *DeployStart) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeployStart.ProtoReflect.Descriptor instead.
+func (*DeployStart) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DeployStart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeployStart) GetTransient() bool {
+	if x != nil {
+		return x.Transient
+	}
+	return false
+}
+
+func (x *DeployStart) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *DeployStart) GetDirectory() bool {
+	if x != nil {
+		return x.Directory
+	}
+	return false
+}
+
+func (x *DeployStart) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *DeployStart) GetFiles() uint32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+type DeployFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Within the directory, with / between its parts.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The permission bits; of these only who may execute it is kept.
+	Mode          uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Size          uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Sha256        []byte `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeployFile) Reset() {
+	*x = DeployFile{}
+	mi := &file_conduit_v1_services_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeployFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeployFile) ProtoMessage() {}
+
+func (x *DeployFile) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeployFile.ProtoReflect.Descriptor instead.
+func (*DeployFile) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *DeployFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *DeployFile) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *DeployFile) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *DeployFile) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+// DeploymentResult is what became of a deployment.
+type DeploymentResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Id    string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// "ready", "unchanged" (it has these bytes already), "disabled", "removed".
+	Result string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	// Hex SHA-256 of what is deployed, and of what was before; empty if nothing is,
+	// or was. Of a deployment of several elements, these and the next two are empty.
+	Sha256     string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Was        string `protobuf:"bytes,5,opt,name=was,proto3" json:"was,omitempty"`
+	Generation uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	Pid        int64  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
+	// What is to be said besides, for people.
+	Note          string `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeploymentResult) Reset() {
+	*x = DeploymentResult{}
+	mi := &file_conduit_v1_services_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeploymentResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeploymentResult) ProtoMessage() {}
+
+func (x *DeploymentResult) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeploymentResult.ProtoReflect.Descriptor instead.
+func (*DeploymentResult) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DeploymentResult) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeploymentResult) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeploymentResult) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *DeploymentResult) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *DeploymentResult) GetWas() string {
+	if x != nil {
+		return x.Was
+	}
+	return ""
+}
+
+func (x *DeploymentResult) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *DeploymentResult) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *DeploymentResult) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type DeployResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deployment    *DeploymentResult      `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeployResponse) Reset() {
+	*x = DeployResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeployResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeployResponse) ProtoMessage() {}
+
+func (x *DeployResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeployResponse.ProtoReflect.Descriptor instead.
+func (*DeployResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DeployResponse) GetDeployment() *DeploymentResult {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+type UndeployRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Remove its data directories, too.
+	Purge         bool `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndeployRequest) Reset() {
+	*x = UndeployRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndeployRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndeployRequest) ProtoMessage() {}
+
+func (x *UndeployRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndeployRequest.ProtoReflect.Descriptor instead.
+func (*UndeployRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *UndeployRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UndeployRequest) GetPurge() bool {
+	if x != nil {
+		return x.Purge
+	}
+	return false
+}
+
+type UndeployResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deployment    *DeploymentResult      `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndeployResponse) Reset() {
+	*x = UndeployResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndeployResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndeployResponse) ProtoMessage() {}
+
+func (x *UndeployResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndeployResponse.ProtoReflect.Descriptor instead.
+func (*UndeployResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *UndeployResponse) GetDeployment() *DeploymentResult {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+type SetEnabledRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Enabled       bool                   `protobuf:"varint,2,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetEnabledRequest) Reset() {
+	*x = SetEnabledRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetEnabledRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetEnabledRequest) ProtoMessage() {}
+
+func (x *SetEnabledRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetEnabledRequest.ProtoReflect.Descriptor instead.
+func (*SetEnabledRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SetEnabledRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetEnabledRequest) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+type SetEnabledResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deployment    *DeploymentResult      `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetEnabledResponse) Reset() {
+	*x = SetEnabledResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetEnabledResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetEnabledResponse) ProtoMessage() {}
+
+func (x *SetEnabledResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetEnabledResponse.ProtoReflect.Descriptor instead.
+func (*SetEnabledResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SetEnabledResponse) GetDeployment() *DeploymentResult {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+type RestartRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartRequest) Reset() {
+	*x = RestartRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartRequest) ProtoMessage() {}
+
+func (x *RestartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
+func (*RestartRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RestartRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RestartResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deployment    *DeploymentResult      `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartResponse) Reset() {
+	*x = RestartResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartResponse) ProtoMessage() {}
+
+func (x *RestartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
+func (*RestartResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RestartResponse) GetDeployment() *DeploymentResult {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+type RollbackRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackRequest) Reset() {
+	*x = RollbackRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackRequest) ProtoMessage() {}
+
+func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
+func (*RollbackRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *RollbackRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RollbackResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Deployment    *DeploymentResult      `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackResponse) Reset() {
+	*x = RollbackResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackResponse) ProtoMessage() {}
+
+func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
+func (*RollbackResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RollbackResponse) GetDeployment() *DeploymentResult {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+type CordonRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty is the instance.
+	Deployment    string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonRequest) Reset() {
+	*x = CordonRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonRequest) ProtoMessage() {}
+
+func (x *CordonRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
+func (*CordonRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CordonRequest) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+type CordonResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It was cordoned already.
+	Unchanged     bool `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonResponse) Reset() {
+	*x = CordonResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonResponse) ProtoMessage() {}
+
+func (x *CordonResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
+func (*CordonResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CordonResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type UncordonRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty is the instance.
+	Deployment    string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonRequest) Reset() {
+	*x = UncordonRequest{}
+	mi := &file_conduit_v1_services_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonRequest) ProtoMessage() {}
+
+func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
+func (*UncordonRequest) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *UncordonRequest) GetDeployment() string {
+	if x != nil {
+		return x.Deployment
+	}
+	return ""
+}
+
+type UncordonResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It was not cordoned.
+	Unchanged     bool `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonResponse) Reset() {
+	*x = UncordonResponse{}
+	mi := &file_conduit_v1_services_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonResponse) ProtoMessage() {}
+
+func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_services_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
+func (*UncordonResponse) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_services_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UncordonResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
 var File_conduit_v1_services_proto protoreflect.FileDescriptor
 
 const file_conduit_v1_services_proto_rawDesc = "" +
@@ -1910,12 +2904,16 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	" \x01(\x04R\tavailable\x12\x14\n" +
 	"\x05total\x18\v \x01(\x04R\x05total\x12\x1b\n" +
 	"\tin_flight\x18\f \x01(\x04R\binFlight\x12#\n" +
-	"\ruptime_millis\x18\r \x01(\x04R\fuptimeMillis\"\x81\x01\n" +
+	"\ruptime_millis\x18\r \x01(\x04R\fuptimeMillis\"\xf3\x01\n" +
 	"\x0eDeploymentInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x123\n" +
-	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\"\xe9\x03\n" +
+	"\belements\x18\x04 \x03(\v2\x17.conduit.v1.ElementInfoR\belements\x12\x1a\n" +
+	"\bdisabled\x18\x05 \x01(\bR\bdisabled\x12\x1a\n" +
+	"\bcordoned\x18\x06 \x01(\bR\bcordoned\x12\x1c\n" +
+	"\ttransient\x18\a \x01(\bR\ttransient\x12\x1a\n" +
+	"\bprevious\x18\b \x01(\tR\bprevious\"\xe9\x03\n" +
 	"\vElementInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -2035,15 +3033,94 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	" \x01(\x04R\adropped\x1a9\n" +
 	"\vFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012O\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
+	"\rDeployRequest\x12/\n" +
+	"\x05start\x18\x01 \x01(\v2\x17.conduit.v1.DeployStartH\x00R\x05start\x12,\n" +
+	"\x04file\x18\x02 \x01(\v2\x16.conduit.v1.DeployFileH\x00R\x04file\x12\x16\n" +
+	"\x05chunk\x18\x03 \x01(\fH\x00R\x05chunkB\x06\n" +
+	"\x04part\"\xa1\x01\n" +
+	"\vDeployStart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\ttransient\x18\x02 \x01(\bR\ttransient\x12\x18\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\bR\tdirectory\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x04R\x04size\x12\x14\n" +
+	"\x05files\x18\x06 \x01(\rR\x05files\"`\n" +
+	"\n" +
+	"DeployFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\fR\x06sha256\"\xbe\x01\n" +
+	"\x10DeploymentResult\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06result\x18\x03 \x01(\tR\x06result\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\x12\x10\n" +
+	"\x03was\x18\x05 \x01(\tR\x03was\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x06 \x01(\x04R\n" +
+	"generation\x12\x10\n" +
+	"\x03pid\x18\a \x01(\x03R\x03pid\x12\x12\n" +
+	"\x04note\x18\b \x01(\tR\x04note\"N\n" +
+	"\x0eDeployResponse\x12<\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\v2\x1c.conduit.v1.DeploymentResultR\n" +
+	"deployment\";\n" +
+	"\x0fUndeployRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05purge\x18\x02 \x01(\bR\x05purge\"P\n" +
+	"\x10UndeployResponse\x12<\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\v2\x1c.conduit.v1.DeploymentResultR\n" +
+	"deployment\"A\n" +
+	"\x11SetEnabledRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aenabled\x18\x02 \x01(\bR\aenabled\"R\n" +
+	"\x12SetEnabledResponse\x12<\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\v2\x1c.conduit.v1.DeploymentResultR\n" +
+	"deployment\"$\n" +
+	"\x0eRestartRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"O\n" +
+	"\x0fRestartResponse\x12<\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\v2\x1c.conduit.v1.DeploymentResultR\n" +
+	"deployment\"%\n" +
+	"\x0fRollbackRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"P\n" +
+	"\x10RollbackResponse\x12<\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\v2\x1c.conduit.v1.DeploymentResultR\n" +
+	"deployment\"/\n" +
+	"\rCordonRequest\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\".\n" +
+	"\x0eCordonResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"1\n" +
+	"\x0fUncordonRequest\x12\x1e\n" +
+	"\n" +
+	"deployment\x18\x01 \x01(\tR\n" +
+	"deployment\"0\n" +
+	"\x10UncordonResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged2O\n" +
 	"\bInstance\x12C\n" +
-	"\tWhoAreYou\x12\x1c.conduit.v1.WhoAreYouRequest\x1a\x18.conduit.v1.InstanceInfo2\xbf\x02\n" +
+	"\tWhoAreYou\x12\x1c.conduit.v1.WhoAreYouRequest\x1a\x18.conduit.v1.InstanceInfo2\xa9\x06\n" +
 	"\x05Admin\x12<\n" +
 	"\x05Links\x12\x18.conduit.v1.LinksRequest\x1a\x19.conduit.v1.LinksResponse\x12<\n" +
 	"\x05Peers\x12\x18.conduit.v1.PeersRequest\x1a\x19.conduit.v1.PeersResponse\x12B\n" +
 	"\aExplain\x12\x1a.conduit.v1.ExplainRequest\x1a\x1b.conduit.v1.ExplainResponse\x12<\n" +
 	"\x05Drain\x12\x18.conduit.v1.DrainRequest\x1a\x19.conduit.v1.DrainResponse\x128\n" +
-	"\x04Logs\x12\x17.conduit.v1.LogsRequest\x1a\x15.conduit.v1.LogRecord0\x012\xd4\x01\n" +
+	"\x04Logs\x12\x17.conduit.v1.LogsRequest\x1a\x15.conduit.v1.LogRecord0\x01\x12A\n" +
+	"\x06Deploy\x12\x19.conduit.v1.DeployRequest\x1a\x1a.conduit.v1.DeployResponse(\x01\x12E\n" +
+	"\bUndeploy\x12\x1b.conduit.v1.UndeployRequest\x1a\x1c.conduit.v1.UndeployResponse\x12K\n" +
+	"\n" +
+	"SetEnabled\x12\x1d.conduit.v1.SetEnabledRequest\x1a\x1e.conduit.v1.SetEnabledResponse\x12B\n" +
+	"\aRestart\x12\x1a.conduit.v1.RestartRequest\x1a\x1b.conduit.v1.RestartResponse\x12E\n" +
+	"\bRollback\x12\x1b.conduit.v1.RollbackRequest\x1a\x1c.conduit.v1.RollbackResponse\x12?\n" +
+	"\x06Cordon\x12\x19.conduit.v1.CordonRequest\x1a\x1a.conduit.v1.CordonResponse\x12E\n" +
+	"\bUncordon\x12\x1b.conduit.v1.UncordonRequest\x1a\x1c.conduit.v1.UncordonResponse2\xd4\x01\n" +
 	"\x04Host\x12=\n" +
 	"\x05Claim\x12\x18.conduit.v1.ClaimRequest\x1a\x18.conduit.v1.ClaimGranted0\x01\x12K\n" +
 	"\n" +
@@ -2062,7 +3139,7 @@ func file_conduit_v1_services_proto_rawDescGZIP() []byte {
 	return file_conduit_v1_services_proto_rawDescData
 }
 
-var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_conduit_v1_services_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_conduit_v1_services_proto_goTypes = []any{
 	(*ClaimRequest)(nil),       // 0: conduit.v1.ClaimRequest
 	(*ClaimGranted)(nil),       // 1: conduit.v1.ClaimGranted
@@ -2088,47 +3165,85 @@ var file_conduit_v1_services_proto_goTypes = []any{
 	(*DrainResponse)(nil),      // 21: conduit.v1.DrainResponse
 	(*LogsRequest)(nil),        // 22: conduit.v1.LogsRequest
 	(*LogRecord)(nil),          // 23: conduit.v1.LogRecord
-	nil,                        // 24: conduit.v1.AttributesResponse.AttributesEntry
-	nil,                        // 25: conduit.v1.LogRecord.FieldsEntry
-	(InstanceState)(0),         // 26: conduit.v1.InstanceState
-	(*ServiceDescription)(nil), // 27: conduit.v1.ServiceDescription
+	(*DeployRequest)(nil),      // 24: conduit.v1.DeployRequest
+	(*DeployStart)(nil),        // 25: conduit.v1.DeployStart
+	(*DeployFile)(nil),         // 26: conduit.v1.DeployFile
+	(*DeploymentResult)(nil),   // 27: conduit.v1.DeploymentResult
+	(*DeployResponse)(nil),     // 28: conduit.v1.DeployResponse
+	(*UndeployRequest)(nil),    // 29: conduit.v1.UndeployRequest
+	(*UndeployResponse)(nil),   // 30: conduit.v1.UndeployResponse
+	(*SetEnabledRequest)(nil),  // 31: conduit.v1.SetEnabledRequest
+	(*SetEnabledResponse)(nil), // 32: conduit.v1.SetEnabledResponse
+	(*RestartRequest)(nil),     // 33: conduit.v1.RestartRequest
+	(*RestartResponse)(nil),    // 34: conduit.v1.RestartResponse
+	(*RollbackRequest)(nil),    // 35: conduit.v1.RollbackRequest
+	(*RollbackResponse)(nil),   // 36: conduit.v1.RollbackResponse
+	(*CordonRequest)(nil),      // 37: conduit.v1.CordonRequest
+	(*CordonResponse)(nil),     // 38: conduit.v1.CordonResponse
+	(*UncordonRequest)(nil),    // 39: conduit.v1.UncordonRequest
+	(*UncordonResponse)(nil),   // 40: conduit.v1.UncordonResponse
+	nil,                        // 41: conduit.v1.AttributesResponse.AttributesEntry
+	nil,                        // 42: conduit.v1.LogRecord.FieldsEntry
+	(InstanceState)(0),         // 43: conduit.v1.InstanceState
+	(*ServiceDescription)(nil), // 44: conduit.v1.ServiceDescription
 }
 var file_conduit_v1_services_proto_depIdxs = []int32{
-	24, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
-	26, // 1: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
+	41, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
+	43, // 1: conduit.v1.InstanceInfo.state:type_name -> conduit.v1.InstanceState
 	8,  // 2: conduit.v1.InstanceInfo.deployments:type_name -> conduit.v1.DeploymentInfo
 	9,  // 3: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
-	27, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
+	44, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
 	10, // 5: conduit.v1.ElementInfo.attributes:type_name -> conduit.v1.AttributeInfo
 	13, // 6: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
 	7,  // 7: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
 	16, // 8: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
 	7,  // 9: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
 	19, // 10: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
-	25, // 11: conduit.v1.LogRecord.fields:type_name -> conduit.v1.LogRecord.FieldsEntry
-	6,  // 12: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
-	11, // 13: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
-	14, // 14: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
-	17, // 15: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
-	20, // 16: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
-	22, // 17: conduit.v1.Admin.Logs:input_type -> conduit.v1.LogsRequest
-	0,  // 18: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
-	2,  // 19: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
-	4,  // 20: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
-	7,  // 21: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
-	12, // 22: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
-	15, // 23: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
-	18, // 24: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
-	21, // 25: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
-	23, // 26: conduit.v1.Admin.Logs:output_type -> conduit.v1.LogRecord
-	1,  // 27: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
-	3,  // 28: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
-	5,  // 29: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
-	21, // [21:30] is the sub-list for method output_type
-	12, // [12:21] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	42, // 11: conduit.v1.LogRecord.fields:type_name -> conduit.v1.LogRecord.FieldsEntry
+	25, // 12: conduit.v1.DeployRequest.start:type_name -> conduit.v1.DeployStart
+	26, // 13: conduit.v1.DeployRequest.file:type_name -> conduit.v1.DeployFile
+	27, // 14: conduit.v1.DeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 15: conduit.v1.UndeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 16: conduit.v1.SetEnabledResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 17: conduit.v1.RestartResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 18: conduit.v1.RollbackResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	6,  // 19: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
+	11, // 20: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
+	14, // 21: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
+	17, // 22: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
+	20, // 23: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
+	22, // 24: conduit.v1.Admin.Logs:input_type -> conduit.v1.LogsRequest
+	24, // 25: conduit.v1.Admin.Deploy:input_type -> conduit.v1.DeployRequest
+	29, // 26: conduit.v1.Admin.Undeploy:input_type -> conduit.v1.UndeployRequest
+	31, // 27: conduit.v1.Admin.SetEnabled:input_type -> conduit.v1.SetEnabledRequest
+	33, // 28: conduit.v1.Admin.Restart:input_type -> conduit.v1.RestartRequest
+	35, // 29: conduit.v1.Admin.Rollback:input_type -> conduit.v1.RollbackRequest
+	37, // 30: conduit.v1.Admin.Cordon:input_type -> conduit.v1.CordonRequest
+	39, // 31: conduit.v1.Admin.Uncordon:input_type -> conduit.v1.UncordonRequest
+	0,  // 32: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
+	2,  // 33: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
+	4,  // 34: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
+	7,  // 35: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
+	12, // 36: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
+	15, // 37: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
+	18, // 38: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
+	21, // 39: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
+	23, // 40: conduit.v1.Admin.Logs:output_type -> conduit.v1.LogRecord
+	28, // 41: conduit.v1.Admin.Deploy:output_type -> conduit.v1.DeployResponse
+	30, // 42: conduit.v1.Admin.Undeploy:output_type -> conduit.v1.UndeployResponse
+	32, // 43: conduit.v1.Admin.SetEnabled:output_type -> conduit.v1.SetEnabledResponse
+	34, // 44: conduit.v1.Admin.Restart:output_type -> conduit.v1.RestartResponse
+	36, // 45: conduit.v1.Admin.Rollback:output_type -> conduit.v1.RollbackResponse
+	38, // 46: conduit.v1.Admin.Cordon:output_type -> conduit.v1.CordonResponse
+	40, // 47: conduit.v1.Admin.Uncordon:output_type -> conduit.v1.UncordonResponse
+	1,  // 48: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
+	3,  // 49: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
+	5,  // 50: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
+	35, // [35:51] is the sub-list for method output_type
+	19, // [19:35] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_services_proto_init() }
@@ -2139,13 +3254,18 @@ func file_conduit_v1_services_proto_init() {
 	file_conduit_v1_conduit_proto_init()
 	file_conduit_v1_plugin_proto_init()
 	file_conduit_v1_services_proto_msgTypes[22].OneofWrappers = []any{}
+	file_conduit_v1_services_proto_msgTypes[24].OneofWrappers = []any{
+		(*DeployRequest_Start)(nil),
+		(*DeployRequest_File)(nil),
+		(*DeployRequest_Chunk)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_services_proto_rawDesc), len(file_conduit_v1_services_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -134,11 +134,18 @@ var Instance_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Admin_Links_FullMethodName   = "/conduit.v1.Admin/Links"
-	Admin_Peers_FullMethodName   = "/conduit.v1.Admin/Peers"
-	Admin_Explain_FullMethodName = "/conduit.v1.Admin/Explain"
-	Admin_Drain_FullMethodName   = "/conduit.v1.Admin/Drain"
-	Admin_Logs_FullMethodName    = "/conduit.v1.Admin/Logs"
+	Admin_Links_FullMethodName      = "/conduit.v1.Admin/Links"
+	Admin_Peers_FullMethodName      = "/conduit.v1.Admin/Peers"
+	Admin_Explain_FullMethodName    = "/conduit.v1.Admin/Explain"
+	Admin_Drain_FullMethodName      = "/conduit.v1.Admin/Drain"
+	Admin_Logs_FullMethodName       = "/conduit.v1.Admin/Logs"
+	Admin_Deploy_FullMethodName     = "/conduit.v1.Admin/Deploy"
+	Admin_Undeploy_FullMethodName   = "/conduit.v1.Admin/Undeploy"
+	Admin_SetEnabled_FullMethodName = "/conduit.v1.Admin/SetEnabled"
+	Admin_Restart_FullMethodName    = "/conduit.v1.Admin/Restart"
+	Admin_Rollback_FullMethodName   = "/conduit.v1.Admin/Rollback"
+	Admin_Cordon_FullMethodName     = "/conduit.v1.Admin/Cordon"
+	Admin_Uncordon_FullMethodName   = "/conduit.v1.Admin/Uncordon"
 )
 
 // AdminClient is the client API for Admin service.
@@ -156,6 +163,24 @@ type AdminClient interface {
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Logs gives what the elements of a deployment wrote, oldest first.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogRecord], error)
+	// Deploy takes a deployment and puts it in the place of the one of that name, if
+	// there is one: first a start, then each file, as a head and its bytes in chunks.
+	// Nothing of it is there before all of it has come and was found good. It answers
+	// when the new deployment serves, or has failed to; then the one before goes on.
+	Deploy(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[DeployRequest, DeployResponse], error)
+	// Undeploy ends a deployment in order and removes it.
+	Undeploy(ctx context.Context, in *UndeployRequest, opts ...grpc.CallOption) (*UndeployResponse, error)
+	// SetEnabled turns a deployment off, or on again, until it is told otherwise:
+	// also over a restart of the instance.
+	SetEnabled(ctx context.Context, in *SetEnabledRequest, opts ...grpc.CallOption) (*SetEnabledResponse, error)
+	// Restart starts a deployment anew from the bytes that it has.
+	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error)
+	// Rollback puts back what served before. Again it puts back what that replaced.
+	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
+	// Cordon has the instance, or one deployment of it, take no new units. All else
+	// goes on. It holds until Uncordon, or the end of the instance.
+	Cordon(ctx context.Context, in *CordonRequest, opts ...grpc.CallOption) (*CordonResponse, error)
+	Uncordon(ctx context.Context, in *UncordonRequest, opts ...grpc.CallOption) (*UncordonResponse, error)
 }
 
 type adminClient struct {
@@ -225,6 +250,79 @@ func (c *adminClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.Ca
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_LogsClient = grpc.ServerStreamingClient[LogRecord]
 
+func (c *adminClient) Deploy(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[DeployRequest, DeployResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[1], Admin_Deploy_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DeployRequest, DeployResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_DeployClient = grpc.ClientStreamingClient[DeployRequest, DeployResponse]
+
+func (c *adminClient) Undeploy(ctx context.Context, in *UndeployRequest, opts ...grpc.CallOption) (*UndeployResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndeployResponse)
+	err := c.cc.Invoke(ctx, Admin_Undeploy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) SetEnabled(ctx context.Context, in *SetEnabledRequest, opts ...grpc.CallOption) (*SetEnabledResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetEnabledResponse)
+	err := c.cc.Invoke(ctx, Admin_SetEnabled_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartResponse)
+	err := c.cc.Invoke(ctx, Admin_Restart_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackResponse)
+	err := c.cc.Invoke(ctx, Admin_Rollback_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Cordon(ctx context.Context, in *CordonRequest, opts ...grpc.CallOption) (*CordonResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CordonResponse)
+	err := c.cc.Invoke(ctx, Admin_Cordon_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Uncordon(ctx context.Context, in *UncordonRequest, opts ...grpc.CallOption) (*UncordonResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UncordonResponse)
+	err := c.cc.Invoke(ctx, Admin_Uncordon_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -240,6 +338,24 @@ type AdminServer interface {
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Logs gives what the elements of a deployment wrote, oldest first.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogRecord]) error
+	// Deploy takes a deployment and puts it in the place of the one of that name, if
+	// there is one: first a start, then each file, as a head and its bytes in chunks.
+	// Nothing of it is there before all of it has come and was found good. It answers
+	// when the new deployment serves, or has failed to; then the one before goes on.
+	Deploy(grpc.ClientStreamingServer[DeployRequest, DeployResponse]) error
+	// Undeploy ends a deployment in order and removes it.
+	Undeploy(context.Context, *UndeployRequest) (*UndeployResponse, error)
+	// SetEnabled turns a deployment off, or on again, until it is told otherwise:
+	// also over a restart of the instance.
+	SetEnabled(context.Context, *SetEnabledRequest) (*SetEnabledResponse, error)
+	// Restart starts a deployment anew from the bytes that it has.
+	Restart(context.Context, *RestartRequest) (*RestartResponse, error)
+	// Rollback puts back what served before. Again it puts back what that replaced.
+	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
+	// Cordon has the instance, or one deployment of it, take no new units. All else
+	// goes on. It holds until Uncordon, or the end of the instance.
+	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
+	Uncordon(context.Context, *UncordonRequest) (*UncordonResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -264,6 +380,27 @@ func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainRes
 }
 func (UnimplementedAdminServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogRecord]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
+}
+func (UnimplementedAdminServer) Deploy(grpc.ClientStreamingServer[DeployRequest, DeployResponse]) error {
+	return status.Error(codes.Unimplemented, "method Deploy not implemented")
+}
+func (UnimplementedAdminServer) Undeploy(context.Context, *UndeployRequest) (*UndeployResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undeploy not implemented")
+}
+func (UnimplementedAdminServer) SetEnabled(context.Context, *SetEnabledRequest) (*SetEnabledResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetEnabled not implemented")
+}
+func (UnimplementedAdminServer) Restart(context.Context, *RestartRequest) (*RestartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Restart not implemented")
+}
+func (UnimplementedAdminServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
+}
+func (UnimplementedAdminServer) Cordon(context.Context, *CordonRequest) (*CordonResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Cordon not implemented")
+}
+func (UnimplementedAdminServer) Uncordon(context.Context, *UncordonRequest) (*UncordonResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Uncordon not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -369,6 +506,121 @@ func _Admin_Logs_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_LogsServer = grpc.ServerStreamingServer[LogRecord]
 
+func _Admin_Deploy_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServer).Deploy(&grpc.GenericServerStream[DeployRequest, DeployResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Admin_DeployServer = grpc.ClientStreamingServer[DeployRequest, DeployResponse]
+
+func _Admin_Undeploy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndeployRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Undeploy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Undeploy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Undeploy(ctx, req.(*UndeployRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_SetEnabled_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetEnabledRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).SetEnabled(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_SetEnabled_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).SetEnabled(ctx, req.(*SetEnabledRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Restart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Restart(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Restart_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Restart(ctx, req.(*RestartRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Rollback(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Rollback_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Rollback(ctx, req.(*RollbackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Cordon_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CordonRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Cordon(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Cordon_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Cordon(ctx, req.(*CordonRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Uncordon_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UncordonRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Uncordon(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Uncordon_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Uncordon(ctx, req.(*UncordonRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -392,12 +644,41 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Drain",
 			Handler:    _Admin_Drain_Handler,
 		},
+		{
+			MethodName: "Undeploy",
+			Handler:    _Admin_Undeploy_Handler,
+		},
+		{
+			MethodName: "SetEnabled",
+			Handler:    _Admin_SetEnabled_Handler,
+		},
+		{
+			MethodName: "Restart",
+			Handler:    _Admin_Restart_Handler,
+		},
+		{
+			MethodName: "Rollback",
+			Handler:    _Admin_Rollback_Handler,
+		},
+		{
+			MethodName: "Cordon",
+			Handler:    _Admin_Cordon_Handler,
+		},
+		{
+			MethodName: "Uncordon",
+			Handler:    _Admin_Uncordon_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Logs",
 			Handler:       _Admin_Logs_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Deploy",
+			Handler:       _Admin_Deploy_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "conduit/v1/services.proto",
