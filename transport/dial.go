@@ -65,6 +65,12 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
 			"the answer to the upgrade names the sub-protocol %.256q, not %q: something else than an instance is served at this URL", p, SubProtocol))
 	}
+	// gorilla would inflate what an answer says is compressed, though nobody offered it.
+	if extensions := resp.Header.Values("Sec-Websocket-Extensions"); len(extensions) > 0 {
+		_ = ws.Close() // as above
+		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade uses %.256q, which was not offered: something else than an instance, or a proxy that compresses, is served at this URL", strings.Join(extensions, ", ")))
+	}
 	userTimeout, err := tune(ws.NetConn(), c.o.UserTimeout)
 	if err != nil {
 		c.log.DebugContext(ctx, "TCP options not set", "peer", k.url, "error", err)
