@@ -152,10 +152,6 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 			}
 		}
 	}
-	if reason == conduit.ReasonDeploymentNotFound {
-		// Nobody describes what a peer has; the way there is two commands.
-		return none(reason, "%s itself; conduit-host ls services lists what it has, conduit-host explain ADDRESS METHOD says which peer has it, and with --peer URL that one describes it", what)
-	}
 	return none(reason, "%s; conduit-host ls services lists all", what)
 }
 
