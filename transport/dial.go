@@ -196,7 +196,7 @@ func (c *Client) explainDial(ctx context.Context, url string, err error) *condui
 	case notTLS:
 		why = "the other end does not speak TLS: should the URL begin with ws://?"
 	case isUnknown:
-		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca) or the program's options"
+		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca; in Go, client.Options.TLS)"
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		why = "the other end closed the connection instead of answering: does it speak TLS (wss://)?"
 	case errors.Is(err, errLongHandshake):
@@ -245,7 +245,7 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
 			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp, clean), clean(resp.Status), said)
 		if resp.StatusCode == http.StatusBadRequest && resp.TLS == nil && strings.Contains(said, "HTTPS") {
-			e.Message += "; should the URL begin with wss://?"
+			e.Message = strings.TrimSuffix(e.Message, ".") + "; should the URL begin with wss://?"
 		}
 	}
 	e.Err = cause
