@@ -47,6 +47,15 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 	}
 	ws, resp, err := dialer.DialContext(ctx, k.url, credential(k.session)) //nolint:bodyclose // gorilla has replaced the body by a copy
 	stop()
+	// gorilla takes up permessage-deflate unasked, and says nothing of any other.
+	if resp != nil && resp.StatusCode == http.StatusSwitchingProtocols && resp.Header.Get("Sec-Websocket-Extensions") != "" {
+		if ws != nil {
+			_ = ws.Close() // as below
+		}
+		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade names the extension %.64q, which nobody asked for: something else than an instance, or a proxy that is at fault, is served at this URL",
+			resp.Header.Get("Sec-Websocket-Extensions")))
+	}
 	if err != nil {
 		// A cause that the context was cancelled with says more than "cancelled".
 		if e, ok := errors.AsType[*conduit.Error](context.Cause(ctx)); ok {
