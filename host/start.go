@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/link"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
@@ -61,6 +63,9 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	}
 	if err := e.awaitHealthy(ctx, p); err != nil {
 		return nil, told.scrub.err(err)
+	}
+	for _, w := range told.warnings {
+		e.tell(hclog.Warn, "the element warns", "warning", w, "pid", p.Pid())
 	}
 	g := newGeneration(e, d, e.h.o.Observer)
 	told.warnings = slices.Concat(box.warnings(), told.warnings)

@@ -98,7 +98,11 @@ func finishing(old []host.OldGeneration) []string {
 		calls, claims = calls+g.Calls, claims+g.Claims
 		pids = append(pids, strconv.Itoa(g.Pid))
 	}
-	return []string{fmt.Sprintf("%d old generations still finish %d calls and hold %d claims (pid %s)", len(old), calls, claims, strings.Join(pids, ", "))}
+	verbs := [...]string{"still finish", "hold"}
+	if len(old) == 1 {
+		verbs = [...]string{"still finishes", "holds"}
+	}
+	return []string{fmt.Sprintf("%s %s %s and %s %s (pid %s)", count(len(old), "old generation"), verbs[0], count(int(calls), "call"), verbs[1], count(int(claims), "claim"), strings.Join(pids, ", "))}
 }
 
 // Deployments implements builtin.Inventory.

@@ -30,6 +30,10 @@ func TestElementInfo(t *testing.T) {
 	if info := elementInfo(swapped, time.Now()); info.GetReason() != "it waits; 2 old generations still finish 2 calls and hold 3 claims (pid 7, 8)" {
 		t.Errorf("got %v", info)
 	}
+	swapped.Warnings, swapped.Old = nil, []host.OldGeneration{{Pid: 7, Calls: 1}}
+	if info := elementInfo(swapped, time.Now()); info.GetReason() != "1 old generation still finishes 1 call and holds 0 claims (pid 7)" {
+		t.Errorf("got %v", info)
+	}
 }
 
 // TestInventoryFits: a list of ever so many elements that export ever so much can be sent.
