@@ -209,7 +209,9 @@ func TestTransientAttributes(t *testing.T) {
 	if err := r.h.SetAttributes(NewAttributes(FromInstance, false, map[string]string{"key": "two"})); err != nil {
 		t.Fatal(err)
 	}
-	r.until("the next generation", func(m map[string]ElementStatus) bool { return m["passing"].Generation == 2 && m["passing"].State == Ready })
+	r.until("the next generation", func(m map[string]ElementStatus) bool {
+		return m["passing"].Generation == 2 && m["passing"].State == Ready
+	})
 	if got := told(); !strings.Contains(got, " two ") {
 		t.Errorf("%q", got)
 	}
