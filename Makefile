@@ -49,9 +49,10 @@ demo: build ## See it work: hosts, elements and calls on this machine
 	@bash scripts/demo.sh
 
 # Go decides what is up to date, so these are never files to make.
-build: ## Build bin/conduit-host, bin/echo and bin/txpersist
+build: ## Build bin/conduit-host and the elements bin/echo, bin/matches and bin/txpersist
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/conduit-host ./cmd/conduit-host
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/echo ./plugins/echo
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/matches ./plugins/matches
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/txpersist ./plugins/txpersist
 
 test: ## Run all tests (TESTFLAGS='-run Name -v' for some)

@@ -238,6 +238,10 @@ var layers = map[string]layer{
 		why:   "the element to try things with, and the example for authors",
 		local: []string{".", "pluginapi", "pluginapi/conformance"},
 	},
+	"plugins/matches": {
+		why:   "the example of work that outlives its calls: matches that claim units, as a game server hosts them",
+		local: []string{".", "pluginapi"},
+	},
 	"plugins/txpersist/store": {
 		why:   "resources in transactions, in a file: usable without a plugin around it, so it knows ids and paths alone",
 		local: []string{"address"},

@@ -173,6 +173,9 @@ type watch struct{ ended func(*conduit.Error) }
 type refused struct {
 	err   *conduit.Error
 	until time.Duration
+	// ended keeps a lookup that had read the session before its end from
+	// remembering it.
+	ended bool
 }
 
 // flight is a lookup that is under way; grant and err are set when done is closed.
@@ -455,6 +458,9 @@ func (s *Sessions) remember(key secretKey, v *validity, epoch uint64) bool {
 	if epoch != s.epoch.Load() || v.generation < s.generation.Load() {
 		return false
 	}
+	if bad := sh.bad[key]; bad.ended && time.Since(s.start) < bad.until {
+		return false
+	}
 	delete(sh.bad, key)
 	e := sh.entries[key]
 	if e == nil {
@@ -486,21 +492,48 @@ func (s *Sessions) refuse(key secretKey, err *conduit.Error) *conduit.Error {
 	sh := s.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	sh.refuse(key, refused{err: err, until: time.Since(s.start) + badFor})
+	return err
+}
+
+// refuse is called with the shard's lock held.
+func (sh *shard) refuse(key secretKey, r refused) {
 	if len(sh.bad) >= badInShard {
 		for k := range sh.bad {
 			delete(sh.bad, k)
 			break
 		}
 	}
-	sh.bad[key] = refused{err, time.Since(s.start) + badFor}
-	return err
+	sh.bad[key] = r
+}
+
+// Ended forgets the session of a grant, and tells who watches it: for whoever has
+// just revoked it in the store, and would otherwise see it go on here until the
+// store is polled. It must have been revoked. An anonymous grant is none.
+func (s *Sessions) Ended(g Grant) {
+	if g.Session.IsZero() {
+		return
+	}
+	sh := s.shard(g.key)
+	sh.mu.Lock()
+	sh.refuse(g.key, refused{err: denied("there is no such session"), until: time.Since(s.start) + badFor, ended: true})
+	e := sh.entries[g.key]
+	var watchers map[*watch]struct{}
+	if e != nil {
+		delete(sh.entries, g.key)
+		watchers, e.watchers = e.watchers, nil
+	}
+	sh.mu.Unlock()
+	for w := range watchers {
+		w.ended(revoked())
+	}
 }
 
 // Watch has ended called once when the grant's session ends: at its time, or
 // within about a second of being revoked. A link or a stream that stays open
 // without calling learns of it in no other way. ended must not block; it is
-// called by the Sessions' own goroutine, or by Watch before it returns if the
-// session has ended already. stop ends the watching, and does not wait for an
+// called by the Sessions' own goroutine, by who calls [Sessions.Ended], or by Watch
+// before it returns if the session has ended already. stop ends the watching, and does not wait for an
 // ended that is under way. Watching is no use of the session. An anonymous grant
 // never ends.
 func (s *Sessions) Watch(g Grant, ended func(*conduit.Error)) (stop func()) {

@@ -219,6 +219,54 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
+// TestEnded: who revokes a session and says so sees it end at once, and not at the
+// next poll; a lookup that is under way makes it valid no more.
+func TestEnded(t *testing.T) {
+	inWorld(t, auth.SessionsOptions{}, func(w *world) {
+		t := w.t
+		m, other := w.mint("ada", auth.MintOptions{}), w.mint("bob", auth.MintOptions{})
+		g := w.valid(m)
+		w.valid(other)
+		var ended atomic.Pointer[conduit.Error]
+		defer w.s.Watch(g, func(err *conduit.Error) { ended.Store(err) })()
+		w.no(w.a.Revoke(t.Context(), m.Session.ID))
+		w.s.Ended(auth.Grant{}) // anonymous
+		w.s.Ended(g)
+		if _, err, known := w.s.Cached(secretOf(m)); !known || err == nil || err.Reason != conduit.ReasonUnauthenticated {
+			t.Errorf("it is %v, known %v", err, known)
+		}
+		if err := ended.Load(); err == nil || err.Reason != conduit.ReasonSessionExpired {
+			t.Errorf("whoever watches hears %v", err)
+		}
+		w.valid(other)
+		time.Sleep(3 * time.Second) // no bad secret is remembered any more
+		w.refused(m, conduit.ReasonUnauthenticated)
+	})
+	inWorld(t, auth.SessionsOptions{}, func(w *world) {
+		t := w.t
+		m := w.mint("ada", auth.MintOptions{})
+		g := w.valid(m)
+		slow := &slowStore{Memory: w.store, found: make(chan struct{}), goOn: make(chan struct{})}
+		s := auth.NewSessions(auth.SessionsOptions{Store: slow})
+		defer s.Close()
+		result := make(chan *conduit.Error, 1)
+		go func() {
+			_, err := s.Validate(t.Context(), secretOf(m), "link")
+			result <- err
+		}()
+		<-slow.found
+		w.no(w.a.Revoke(t.Context(), m.Session.ID))
+		s.Ended(g)
+		close(slow.goOn) // before the next poll: time stands still
+		if err := <-result; err == nil || err.Reason != conduit.ReasonUnauthenticated {
+			t.Errorf("%v", err)
+		}
+		if _, err, known := s.Cached(secretOf(m)); known && err == nil {
+			t.Error("it is remembered as valid")
+		}
+	})
+}
+
 func TestLevelChanges(t *testing.T) {
 	inWorld(t, auth.SessionsOptions{}, func(w *world) {
 		t := w.t

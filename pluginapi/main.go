@@ -113,11 +113,30 @@ It is started by a host and does nothing when run by hand.
 Put it into a host's deployments directory and call it:
   cp %[1]s deployments/
   conduit-host serve --mode both --auth-mode disabled
-  conduit-host call '*://%[1]s/%[2]s/SERVICE' METHOD '{"some":"json"}'
+  conduit-host call '*://%[1]s/%[2]s/%[4]s
 
 See what it offers:
   ./%[1]s describe
-`, name, e.Name, version)
+`, name, e.Name, version, sampleCall(e))
+}
+
+// sampleCall is the end of a command line that calls the element: its first method
+// that can be called at all, or words in place of one.
+func sampleCall(e Element) string {
+	for _, s := range e.describe().GetServices() {
+		for _, m := range s.GetMethods() {
+			switch {
+			case !m.GetRemote():
+			case m.GetRequestType() == "":
+				return s.GetName() + "' " + m.GetName()
+			case m.GetRequestType() == "bytes":
+				return s.GetName() + "' " + m.GetName() + " @FILE"
+			default:
+				return s.GetName() + "' " + m.GetName() + ` '{"some":"json"}'`
+			}
+		}
+	}
+	return `SERVICE' METHOD '{"some":"json"}'`
 }
 
 // apiVersion is the version of this module that the program was built with.

@@ -27,6 +27,31 @@ func sample() Element {
 	return Element{Name: "sample", Version: "1.2.3", Services: []*Service{s}, Exclusive: true}
 }
 
+// TestUsage: run by hand, a plugin shows a call that would be one.
+func TestUsage(t *testing.T) {
+	one := func(add func(s *Service)) Element {
+		s := NewService("example.Sample")
+		Handle(s, "Hidden", func(context.Context, int) (int, error) { return 0, nil })
+		add(s)
+		return Element{Name: "sample", Services: []*Service{s}}
+	}
+	for want, e := range map[string]Element{
+		`call '*://file/sample/example.Sample#one' Full`: sample(),
+		`call '*://file/sample/example.Sample' Sum '{"some":"json"}'`: one(func(s *Service) {
+			Handle(s, "Sum", func(context.Context, []int) (int, error) { return 0, nil }, Remote())
+		}),
+		`call '*://file/sample/example.Sample' Put @FILE`: one(func(s *Service) {
+			Handle(s, "Put", func(context.Context, []byte) (struct{}, error) { return struct{}{}, nil }, Remote())
+		}),
+		`call '*://file/sample/SERVICE' METHOD '{"some":"json"}'`: one(func(*Service) {}),
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(e, []string{"/some/where/file"}, false, &stdout, &stderr); code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "conduit-host "+want+"\n") {
+			t.Errorf("exit %d, want %s in\n%s", code, want, &stderr)
+		}
+	}
+}
+
 func TestDescribe(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(sample(), []string{"/some/where/sample", "describe"}, false, &stdout, &stderr); code != 0 || stderr.Len() > 0 {

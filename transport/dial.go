@@ -47,6 +47,15 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 	}
 	ws, resp, err := dialer.DialContext(ctx, k.url, credential(k.session)) //nolint:bodyclose // gorilla has replaced the body by a copy
 	stop()
+	// gorilla takes up permessage-deflate unasked, and says nothing of any other.
+	if resp != nil && resp.StatusCode == http.StatusSwitchingProtocols && resp.Header.Get("Sec-Websocket-Extensions") != "" {
+		if ws != nil {
+			_ = ws.Close() // as below
+		}
+		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade names the extension %.64q, which nobody asked for: something else than an instance, or a proxy that is at fault, is served at this URL",
+			resp.Header.Get("Sec-Websocket-Extensions")))
+	}
 	if err != nil {
 		// A cause that the context was cancelled with says more than "cancelled".
 		if e, ok := errors.AsType[*conduit.Error](context.Cause(ctx)); ok {
@@ -64,6 +73,12 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 		_ = ws.Close() // it is of no use, whatever its closing says
 		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
 			"the answer to the upgrade names the sub-protocol %.256q, not %q: something else than an instance is served at this URL", p, SubProtocol))
+	}
+	// gorilla would inflate what an answer says is compressed, though nobody offered it.
+	if extensions := resp.Header.Values("Sec-Websocket-Extensions"); len(extensions) > 0 {
+		_ = ws.Close() // as above
+		return nil, k.scrub(answerError(k.url, conduit.Unavailable, conduit.ReasonProtocol, true,
+			"the answer to the upgrade uses %.256q, which was not offered: something else than an instance, or a proxy that compresses, is served at this URL", strings.Join(extensions, ", ")))
 	}
 	userTimeout, err := tune(ws.NetConn(), c.o.UserTimeout)
 	if err != nil {
@@ -190,7 +205,7 @@ func (c *Client) explainDial(ctx context.Context, url string, err error) *condui
 	case notTLS:
 		why = "the other end does not speak TLS: should the URL begin with ws://?"
 	case isUnknown:
-		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca) or the program's options"
+		why = unknown.Error() + ": name the authority in cluster.tls.ca (--cluster-tls-ca; in Go, client.Options.TLS)"
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		why = "the other end closed the connection instead of answering: does it speak TLS (wss://)?"
 	case errors.Is(err, errLongHandshake):
@@ -239,7 +254,7 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
 			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp, clean), clean(resp.Status), said)
 		if resp.StatusCode == http.StatusBadRequest && resp.TLS == nil && strings.Contains(said, "HTTPS") {
-			e.Message += "; should the URL begin with wss://?"
+			e.Message = strings.TrimSuffix(e.Message, ".") + "; should the URL begin with wss://?"
 		}
 	}
 	e.Err = cause

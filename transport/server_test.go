@@ -1,12 +1,19 @@
 package transport
 
 import (
+	"bytes"
+	"compress/flate"
 	"context"
+	"crypto/sha1" //nolint:gosec // RFC 6455's
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,6 +146,17 @@ func TestPacketCap(t *testing.T) {
 	if !strings.Contains(reason, "262144") || !strings.Contains(reason, "bytes") {
 		t.Errorf("the reason does not name the cap: %q", reason)
 	}
+	t.Run("pieces that just fit", func(t *testing.T) {
+		c := rawDial(t, in.addr)
+		c.upgrade()
+		piece := strings.Repeat("\xff", 32<<10)
+		c.frame(0x02, piece)
+		for range 6 {
+			c.frame(0x00, piece)
+		}
+		c.frame(0x80, piece) // 256 KiB in all: it is read whole, and is no packet
+		c.wantClose(1002)
+	})
 	t.Run("a length that overflows", func(t *testing.T) {
 		c := rawDial(t, in.addr)
 		c.upgrade()
@@ -146,6 +164,81 @@ func TestPacketCap(t *testing.T) {
 		c.wantClose(1009)
 	})
 }
+
+// TestCompressionIsNotSpoken is SEC-07: whoever offers it is not given it, so that what
+// a message grows to when it is inflated is nobody's concern; and what comes compressed
+// all the same is refused before it is looked at.
+func TestCompressionIsNotSpoken(t *testing.T) {
+	in := serve(t, "", ServerOptions{})
+	for _, offer := range []string{
+		"permessage-deflate", "permessage-deflate; client_max_window_bits; server_max_window_bits=15",
+		"permessage-deflate; server_no_context_takeover; client_no_context_takeover", "x-webkit-deflate-frame",
+	} {
+		c := rawDial(t, in.addr)
+		resp, body := c.ask(upgradeRequest(map[string]string{"Sec-WebSocket-Extensions": offer}))
+		if resp.code != http.StatusSwitchingProtocols {
+			t.Fatalf("%s: %s: %s", offer, resp.status, body)
+		}
+		if got := resp.header.Values("Sec-Websocket-Extensions"); len(got) > 0 {
+			t.Errorf("%s: it agrees to %q", offer, got)
+		}
+		c.frame(0xc2, bomb())
+		c.wantClose(1002)
+	}
+	mustEcho(testContext(t), t, dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "still here")
+}
+
+// TestCompressionThatNobodyAskedFor: an endpoint that compresses though the dialer has
+// offered nothing is no instance.
+func TestCompressionThatNobodyAskedFor(t *testing.T) {
+	ctx := testContext(t)
+	offered := make(chan []string, 10)
+	b := bomb()
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		offered <- r.Header.Values("Sec-Websocket-Extensions")
+		conn, buf, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = buf.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+			"Sec-WebSocket-Protocol: " + SubProtocol + "\r\nSec-WebSocket-Accept: " + acceptOf(r.Header.Get("Sec-Websocket-Key")) +
+			"\r\nSec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n\r\n")
+		_, _ = buf.Write(binary.BigEndian.AppendUint16([]byte{0xc2, 126}, uint16(len(b))))
+		_, _ = buf.WriteString(b)
+		_ = buf.Flush()
+		_, _ = io.Copy(io.Discard, conn) // to the dialer's end
+	}))
+	defer h.Close()
+	_, err := call(ctx, dialer(t, ClientOptions{}).Peer("ws"+strings.TrimPrefix(h.URL, "http")).At(echoAddress), "Echo", "x")
+	e := want(t, err, conduit.Unavailable, conduit.ReasonProtocol, conduit.NotSent)
+	if !strings.Contains(e.Message, "permessage-deflate") {
+		t.Errorf("%v", err)
+	}
+	if got := wait(t, offered, "the upgrade"); len(got) > 0 {
+		t.Errorf("the dialer offers %q", got)
+	}
+}
+
+// acceptOf is what a server answers to a Sec-WebSocket-Key.
+func acceptOf(key string) string {
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // RFC 6455's
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// bomb is 2 MiB of zeros, deflated: eight times what a packet may have.
+var bomb = sync.OnceValue(func() string {
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err == nil {
+		_, err = w.Write(make([]byte, 2<<20))
+	}
+	if err = errors.Join(err, w.Flush()); err != nil {
+		panic(err)
+	}
+	return strings.TrimSuffix(b.String(), "\x00\x00\xff\xff")
+})
 
 // TestPings: pings are answered, the latest at least, also while calls wait.
 func TestPings(t *testing.T) {
@@ -295,6 +388,69 @@ func TestDrainWaits(t *testing.T) {
 	if n := in.Links(); n != 0 {
 		t.Errorf("%d links are left", n)
 	}
+}
+
+// TestManyWriters is WSP-05: answers of all sizes, pings and at last a close are
+// written to one connection from many goroutines, and none lands within another.
+func TestManyWriters(t *testing.T) {
+	ctx := testContext(t)
+	in := serve(t, "", ServerOptions{Link: link.Options{PingInterval: 10 * time.Millisecond, ProbeInterval: 10 * time.Millisecond}})
+	ended := make(chan error, 1)
+	l, err := dialer(t, ClientOptions{Link: link.Options{
+		PingInterval: 10 * time.Millisecond, ProbeInterval: 10 * time.Millisecond, OnClose: func(err error) { ended <- err },
+	}}).DialLink(ctx, in.url, LinkHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := onLink{l, link.NewRoute(echoAddress)}
+	waits := make(chan error, 1)
+	go func() { _, err := call(ctx, at, "Wait", ""); waits <- err }()
+	wait(t, in.echo.started, "the call that holds the drain up")
+
+	const calls = 120 // 8 MiB in all: within what one link may hold
+	var wg sync.WaitGroup
+	var good, refused atomic.Int32
+	half := make(chan struct{})
+	for i := range calls {
+		wg.Go(func() {
+			request := strings.Repeat(string(rune('a'+i%26)), i*i*14) // up to 200 KB
+			switch got, err := call(ctx, at, "Echo", request); {
+			case err == nil && got == request:
+				if good.Add(1) == calls/2 {
+					close(half)
+				}
+			case errors.Is(err, &conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonDraining}) && conduit.AsError(err, 0).Outcome != conduit.Executed:
+				refused.Add(1)
+			default:
+				t.Errorf("call %d: %d of %d bytes, %v", i, len(got), len(request), err)
+			}
+		})
+	}
+	wait(t, half, "half of the calls")
+	drained := make(chan error, 1)
+	go func() { drained <- in.Drain(ctx) }()
+	wg.Wait()
+	close(in.echo.release)
+	if err := errors.Join(wait(t, waits, "the call under way"), wait(t, drained, "the drain")); err != nil {
+		t.Error(err)
+	}
+	e, ok := errors.AsType[*link.CloseError](wait(t, ended, "the end of the link"))
+	if !ok || e.Code != link.CloseGoingAway || !e.Remote {
+		t.Errorf("the link ended with %v", e)
+	}
+	if n := good.Load() + refused.Load(); n != calls {
+		t.Errorf("%d of %d calls have ended", n, calls)
+	}
+}
+
+// onLink calls an address on one link.
+type onLink struct {
+	l  *link.Conn
+	to *link.Route
+}
+
+func (o onLink) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
+	return o.l.Invoke(ctx, o.to, in)
 }
 
 // TestDrainCancels: calls that outlast the drain are cancelled, and their

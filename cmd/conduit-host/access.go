@@ -429,6 +429,7 @@ func (l logins) Logout(ctx context.Context, r *http.Request) error {
 			return conduit.Errorf(conduit.Unavailable, conduit.ReasonStoreUnavailable, conduit.OutcomeUnknown, "this instance cannot ask its auth store just now")
 		}
 	}
+	l.a.sessions.Ended(g) // who has logged out here is out, and not in a quarter of a second
 	l.a.log.Info("logout", "user", g.User, "session", g.Session.String())
 	return nil
 }

@@ -83,11 +83,7 @@ func (a *app) describeAddress(ctx context.Context, text string) error {
 		return err
 	}
 	defer c.Close() //nolint:errcheck // the question is answered; how the link ends changes nothing
-	info, err := hosted(ctx, c, instanceOf(addr))
-	if err != nil {
-		return err
-	}
-	d, err := findService(info, addr)
+	d, err := describeIn(ctx, c, addr, !t.peer)
 	if err != nil {
 		return err
 	}
@@ -116,6 +112,29 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 		fmt.Fprintln(w)
 		givenTable(w, d.Attributes)
 	}
+}
+
+// describeIn finds a service in what the instance that is asked hosts, or else, for an
+// operator and an address of any instance, in what the others are known to host.
+func describeIn(ctx context.Context, c connection, addr address.Address, operator bool) (serviceDescription, error) {
+	info, err := hosted(ctx, c, instanceOf(addr))
+	if err != nil {
+		return serviceDescription{}, err
+	}
+	d, err := findService(info, addr)
+	if _, anyInstance := addr.Instance(); err == nil || !anyInstance || !operator {
+		return d, err
+	}
+	known, knownErr := instances(ctx, c)
+	if knownErr != nil {
+		return d, err
+	}
+	for _, other := range hosts([]answer{{peers: known}})[1:] {
+		if d, err := findService(other, addr); err == nil {
+			return d, nil
+		}
+	}
+	return d, err
 }
 
 // instanceOf is the instance of an address, as the address of another service of

@@ -117,7 +117,7 @@ func instanceAttributes(c *config.Config) (host.Attributes, error) {
 		if err != nil {
 			return nil, configf("host.attributes_file: %v", err)
 		}
-		all = host.MergeAttributes(all, host.NewAttributes(host.FromInstance, true, secrets))
+		all = host.MergeAttributes(host.NewAttributes(host.FromInstance, true, secrets), all)
 	}
 	if err := all.Check(); err != nil {
 		return nil, configf("host.attributes: %v", err)

@@ -30,6 +30,7 @@ type wellConnected struct {
 	asked         chan *conduitv1.ExplainRequest
 	waiting       chan struct{} // a call of Wait is being served
 	runDir        string
+	hostsNothing  atomic.Bool
 }
 
 func (w *wellConnected) deployments() []*conduitv1.DeploymentInfo {
@@ -41,7 +42,13 @@ func (w *wellConnected) deployments() []*conduitv1.DeploymentInfo {
 	}}
 }
 
-func (w *wellConnected) Deployments() []*conduitv1.DeploymentInfo { return w.deployments() }
+func (w *wellConnected) Deployments() []*conduitv1.DeploymentInfo {
+	if w.hostsNothing.Load() {
+		return nil
+	}
+	return w.deployments()
+}
+
 func (w *wellConnected) State() conduitv1.InstanceState {
 	return conduitv1.InstanceState_INSTANCE_STATE_ACTIVE
 }
@@ -242,6 +249,31 @@ func TestExplainThroughAnInstance(t *testing.T) {
 	status, stdout, stderr = w.command(t, "explain", echoAddress, "Where", "-o", "json")
 	if status != exitUnavailable || !strings.Contains(stdout, `"reason":"all are full","candidates":[]}`) || !strings.Contains(stderr, "the call could go nowhere: all are full") {
 		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+}
+
+// What is deployed in the cluster is listed of each instance once, and an address of any
+// instance is described wherever it is hosted.
+func TestLsCluster(t *testing.T) {
+	w := startWellConnected(t)
+	status, stdout, stderr := w.command(t, "ls", "services", "--cluster")
+	want := strings.ReplaceAll("INSTANCE ADDRESS METHODS\nw @ 1\nnear @ 1\nfar @ 1\n", "@", echoAddress)
+	if status != exitDone || squeezed(stdout) != want {
+		t.Errorf("exit %d, %s%s\nwant %s", status, stdout, stderr, want)
+	}
+	if status, stdout, stderr = w.command(t, "ls", "services"); status != exitDone || strings.Contains(stdout, "near") {
+		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+	if status, _, stderr = w.command(t, "ls", "links", "--cluster"); status != exitUsage || !strings.Contains(stderr, "--cluster goes with") {
+		t.Errorf("exit %d, %s", status, stderr)
+	}
+	w.hostsNothing.Store(true)
+	status, stdout, stderr = w.command(t, "describe", echoAddress)
+	if status != exitDone || !strings.Contains(squeezed(stdout), "instance near ("+w.near.String()+")") {
+		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+	if status, _, stderr = w.command(t, "describe", strings.Replace(echoAddress, "echo/echo", "echo/other", 1)); status != exitUnavailable || !strings.Contains(stderr, "deployment_not_found") {
+		t.Errorf("exit %d, %s", status, stderr)
 	}
 }
 

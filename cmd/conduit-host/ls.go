@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
 )
 
 // listing is what ls can list.
@@ -24,6 +25,7 @@ func listing() []string {
 type lsFlags struct {
 	watch    bool
 	interval string
+	cluster  bool
 }
 
 func (a *app) lsCommand() *cobra.Command {
@@ -40,6 +42,10 @@ func (a *app) lsCommand() *cobra.Command {
   methods      the methods of those, with what they ask of a caller
   links        who is connected
 
+With --cluster, what is deployed is listed of every instance that it knows as well,
+as those have told it: so an instance that hosts nothing shows what can be called
+through it.
+
 With --peer, methods are those that the caller may call, of the machine nothing is
 told, and links are told only if the peer's host.remote_admin is set.
 
@@ -48,6 +54,7 @@ prints what it is told each time: on a terminal in place of the last, with -o js
 on a line of its own. Who does not answer is left out with a warning.`,
 		Example: "  conduit-host ls elements\n" +
 			"  conduit-host ls instances --watch\n" +
+			"  conduit-host ls services --cluster\n" +
 			"  conduit-host ls methods -o json --instance worker-1\n" +
 			"  conduit-host ls instances --peer ws://127.0.0.1:7400 --peer ws://127.0.0.1:7401",
 		ValidArgs: listing(),
@@ -55,6 +62,7 @@ on a line of its own. Who does not answer is left out with a warning.`,
 		RunE:      func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], f) },
 	}
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "ask again and again")
+	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "list what is deployed in all instances that are known, too")
 	cmd.Flags().StringVar(&f.interval, "interval", "2s", "how often --watch asks, at least 100ms")
 	a.addTargetFlags(cmd)
 	return cmd
@@ -75,13 +83,16 @@ func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	case interval < shortestWatch:
 		return usagef("--interval: %q is too short; the shortest is %v", f.interval, shortestWatch)
 	}
+	if f.cluster && (what == "instances" || what == "links") {
+		return usagef("--cluster goes with what is deployed; ls %s knows the instances of the cluster anyway, and the links of each alone", what)
+	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	targets, err := a.targets(ctx)
 	if err != nil {
 		return blame(ctx, err)
 	}
-	l := &lister{a: a, what: what, askers: make([]asker, len(targets))}
+	l := &lister{a: a, what: what, cluster: f.cluster, askers: make([]asker, len(targets))}
 	for i, t := range targets {
 		l.askers[i].target = t
 	}
@@ -98,9 +109,10 @@ const shortestWatch = 100 * time.Millisecond
 
 // lister asks instances for a listing, once or again and again.
 type lister struct {
-	a      *app
-	what   string
-	askers []asker
+	a       *app
+	what    string
+	cluster bool // of all instances that those who are asked know
+	askers  []asker
 	// answered: some instance has, the last time.
 	answered bool
 }
@@ -131,7 +143,7 @@ func (l *lister) once(ctx context.Context) error {
 	var first error
 	for i := range l.askers {
 		s := &l.askers[i]
-		one, err := s.ask(ctx, l.what)
+		one, err := s.ask(ctx, l.what, l.cluster)
 		switch {
 		case err == nil:
 			answers = append(answers, one)
@@ -189,7 +201,7 @@ type answer struct {
 }
 
 // ask asks over the connection that there is, or a new one.
-func (s *asker) ask(ctx context.Context, what string) (answer, error) {
+func (s *asker) ask(ctx context.Context, what string, cluster bool) (answer, error) {
 	if s.c == nil {
 		c, err := s.target.dial(ctx)
 		if err != nil {
@@ -197,7 +209,7 @@ func (s *asker) ask(ctx context.Context, what string) (answer, error) {
 		}
 		s.c = c
 	}
-	one, err := askFor(ctx, s.c, what)
+	one, err := askFor(ctx, s.c, what, cluster)
 	if err != nil {
 		s.hangUp()
 		return answer{}, err
@@ -210,12 +222,12 @@ func (s *asker) ask(ctx context.Context, what string) (answer, error) {
 	return one, nil
 }
 
-func askFor(ctx context.Context, c connection, what string) (answer, error) {
-	switch what {
-	case "instances":
+func askFor(ctx context.Context, c connection, what string, cluster bool) (answer, error) {
+	switch {
+	case what == "instances" || cluster:
 		peers, err := instances(ctx, c)
 		return answer{peers: peers}, err
-	case "links":
+	case what == "links":
 		r, err := ask[*conduitv1.LinksResponse](ctx, c, "*", adminService, "Links", &conduitv1.LinksRequest{})
 		return answer{links: r.GetLinks()}, err
 	default:
@@ -239,8 +251,7 @@ func (a *app) printListing(what string, answers []answer) error {
 		return a.print(rows, func(w io.Writer) { linkTable(w, rows) })
 	}
 	deployments, elements, services, methods := []deploymentRow{}, []elementRow{}, []serviceRow{}, []methodRow{}
-	for _, one := range answers {
-		info := one.peers[0].GetInfo()
+	for _, info := range hosts(answers) {
 		for _, d := range info.GetDeployments() {
 			deployments = append(deployments, deploymentRowOf(info.GetName(), d))
 			for _, e := range d.GetElements() {
@@ -269,6 +280,27 @@ func (a *app) printListing(what string, answers []answer) error {
 	default:
 		return a.print(methods, func(w io.Writer) { methodsTable(w, methods) })
 	}
+}
+
+// hosts are the instances of answers, each once: those that answered know themselves
+// best.
+func hosts(answers []answer) (list []*conduitv1.InstanceInfo) {
+	seen := map[string]bool{}
+	add := func(p *conduitv1.PeerInfo) {
+		if info := p.GetInfo(); info.GetInstance() != "" && !seen[info.GetInstance()] && p.GetState() != registry.StateConflict.String() {
+			seen[info.GetInstance()] = true
+			list = append(list, info)
+		}
+	}
+	for _, one := range answers {
+		add(one.peers[0])
+	}
+	for _, one := range answers {
+		for _, p := range one.peers[1:] {
+			add(p)
+		}
+	}
+	return list
 }
 
 // listInstances lists each instance once, though several may know it.

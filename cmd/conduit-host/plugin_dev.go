@@ -56,6 +56,9 @@ What the plugin logs is shown. Ctrl-C ends all.`,
 		}
 		return false
 	})
+	// Not as for serve: what is tried out leaves nothing behind unless it is told to.
+	dataDir := cmd.Flags().Lookup("data-dir")
+	dataDir.Usage, dataDir.DefValue = "where the instance keeps its data beyond its end (default a directory that goes when it ends)", ""
 	return cmd
 }
 

@@ -80,7 +80,7 @@ func Keys() []Key {
 
 		{Name: "host.deployments", Computed: "`./deployments` if it exists", Optional: true, compute: defaultDeployments, Doc: "the directory of plugin binaries to run; empty: none"},
 		{Name: "host.attributes", Kind: Map, Doc: "what all elements of the instance are told: over their own defaults, below what their deployment says; read again on SIGHUP", check: checkAttributes},
-		{Name: "host.attributes_file", Optional: true, Doc: "a file of further ones, over `host.attributes`, whose values are secrets and shown nowhere: a YAML mapping of names to values, which nobody but its owner may read (0600); read again on SIGHUP"},
+		{Name: "host.attributes_file", Optional: true, Doc: "a file of further ones, below `host.attributes`, whose values are secrets and shown nowhere: a YAML mapping of names to values, which nobody but its owner may read (0600); read again on SIGHUP"},
 		{Name: "host.rescan", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often the whole directory is read again, whatever its file events say"},
 		{Name: "host.verify", Kind: Enum, Default: "off", Enum: []string{"off", "checksum", "required"}, Doc: "whether plugins must have the checksum that `SHA256SUMS` in the deployments directory gives them; `checksum`: those that it names; `required`: all, and what it does not name is refused"},
 		{Name: "host.start_timeout", Kind: Duration, Default: "10s", Min: shortest, Doc: "how long a plugin may take from its start to its handshake"},

@@ -35,8 +35,8 @@ func (s *Store) Check(ctx context.Context) error {
 	}
 	defer t.Close()
 	c := &checker{s: s, t: t}
-	for _, pass := range []func(*bolt.Tx, []byte, []byte) error{c.resource, c.path, c.reverse, c.alias, c.chunk, c.task, c.due} {
-		if err := c.run(ctx, dataBuckets()[c.bucket], pass); err != nil {
+	for _, pass := range []func(*bolt.Tx, []byte, []byte) error{c.resource, c.path, c.reverse, c.alias, c.chunk, c.task, c.due, c.key, c.age} {
+		if err := c.run(ctx, slices.Concat(dataBuckets(), onceBuckets())[c.bucket], pass); err != nil {
 			return errors.Join(append(c.faults, err)...)
 		}
 		c.bucket++
@@ -201,6 +201,27 @@ func (c *checker) due(tx *bolt.Tx, k, _ []byte) error {
 	payload, err := base{tx}.get(bucketTasks, k[8:])
 	if err == nil && (len(payload) != 8 || binary.BigEndian.Uint64(payload)^1<<63 != binary.BigEndian.Uint64(k)) {
 		err = corrupt("the time of task %x is another one", k[8:])
+	}
+	return err
+}
+
+func (c *checker) key(tx *bolt.Tx, k, v []byte) error {
+	if len(k) != keySize || len(v) < keyHead {
+		return corrupt("the key %x of what was done once makes no sense", k)
+	}
+	if tx.Bucket([]byte(bucketAges)).Get(joinKey(v[:8], k)) == nil {
+		return corrupt("the key %x of what was done once is not found by its age", k)
+	}
+	return nil
+}
+
+func (c *checker) age(tx *bolt.Tx, k, _ []byte) error {
+	if len(k) != 8+keySize {
+		return corrupt("the age %x of a key makes no sense", k)
+	}
+	payload, err := base{tx}.get(bucketKeys, k[8:])
+	if err == nil && (len(payload) < keyHead || !bytes.Equal(payload[:8], k[:8])) {
+		err = corrupt("the age of key %x is another one", k[8:])
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func child(job string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	jobs := map[string]func(context.Context, string) error{
-		"hold": childHolds, "full": childFillsDisk, "read-only": childReadsOnly, "load": childLoads,
+		"hold": childHolds, "full": childFillsDisk, "read-only": childReadsOnly, "load": childLoads, "deliver": childDelivers,
 	}
 	if err := jobs[job](ctx, os.Getenv(childFile)); err != nil {
 		fmt.Println(err)

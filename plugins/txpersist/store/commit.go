@@ -134,30 +134,35 @@ func (c *committer) try(batch []*pending) error {
 		return &Error{Kind: KindFailed, Subject: s.opts.File, Why: "the store takes no more writes", Err: failed}
 	}
 	var tx *bolt.Tx
-	written, id := 0, 0
+	var written []*edits
+	id, keys := 0, s.keys.count
 	err := s.guard(func() (err error) {
 		if tx, err = s.db.Begin(true); err != nil {
 			return err
 		}
 		id = tx.ID()
 		for _, p := range batch {
-			a := applier{tx: tx, e: p.edits}
+			a := applier{tx: tx, e: p.edits, keys: &keys, opts: &s.opts}
 			if p.err = a.check(); p.err != nil {
 				continue
 			}
 			if err := a.apply(); err != nil {
 				return err
 			}
-			written++
+			written = append(written, p.edits)
 		}
-		if written == 0 {
+		if len(written) == 0 {
 			return tx.Rollback()
 		}
 		return tx.Commit()
 	})
 	if err == nil {
-		c.batches.Add(1)
-		c.committed.Add(uint64(written))
+		if len(written) > 0 {
+			c.batches.Add(1)
+			c.committed.Add(uint64(len(written)))
+			s.committed(uint64(id), written)
+			s.keys.count = keys
+		}
 		return nil
 	}
 	if tx != nil {
@@ -190,8 +195,18 @@ func (s *Store) newest() (id int) {
 
 // applier writes the edits of one transaction into bbolt.
 type applier struct {
-	tx *bolt.Tx
-	e  *edits
+	tx   *bolt.Tx
+	e    *edits
+	keys *int // that there are, see once.go
+	opts *Options
+}
+
+// committed tells those who watch what has become durable. It is called by whoever
+// leads a commit, so in the order of commits, and waits for nobody.
+func (s *Store) committed(revision uint64, done []*edits) {
+	changes, forgotten := changesOf(done)
+	s.feed.append(revision, changes, forgotten)
+	s.tasks.committed(done)
 }
 
 func (a applier) base() base {
@@ -251,7 +266,7 @@ func (a applier) apply() error {
 				return err
 			}
 		}
-		if err := createBuckets(a.tx); err != nil {
+		if err := createBuckets(a.tx, dataBuckets()); err != nil {
 			return err
 		}
 	}
@@ -266,7 +281,7 @@ func (a applier) apply() error {
 			return err
 		}
 	}
-	return nil
+	return a.writeKey()
 }
 
 func (a applier) takeAway(u uuid, r *resourceEdit) error {

@@ -11,13 +11,16 @@ type edits struct {
 	resources map[uuid]*resourceEdit
 	wiped     bool // all that was committed goes first
 	bytes     int64
+	once      *keyEdit // what is remembered of it; nil = nothing
 }
 
 func newEdits() *edits {
 	return &edits{paths: map[string]*uuid{}, resources: map[uuid]*resourceEdit{}}
 }
 
-func (e *edits) empty() bool { return len(e.paths) == 0 && len(e.resources) == 0 && !e.wiped }
+func (e *edits) empty() bool {
+	return len(e.paths) == 0 && len(e.resources) == 0 && !e.wiped && e.once == nil
+}
 
 // has reports whether the edits say what is at a path; a nil e says nothing.
 func (e *edits) has(key string) bool {

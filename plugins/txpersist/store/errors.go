@@ -37,6 +37,8 @@ const (
 	// KindExpired: the transaction was open for longer than Options.MaxAge and
 	// was rolled back.
 	KindExpired Kind = "expired"
+	// KindReused: the key of what is to be done once was used for something else.
+	KindReused Kind = "key reused"
 	// KindLimit: something is larger than the options allow, or there are too
 	// many transactions.
 	KindLimit Kind = "limit"

@@ -168,10 +168,10 @@ func TestUnknownFormat(t *testing.T) {
 
 	s := newStore(t)
 	must(t, s.db.Update(func(tx *bolt.Tx) error {
-		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, 2))
+		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, formatVersion+1))
 	}))
 	must(t, s.Close())
-	wantRefused(t, s.File(), KindFormat, "00000002")
+	wantRefused(t, s.File(), KindFormat, "00000003")
 
 	text := filepath.Join(dir, "text")
 	must(t, os.WriteFile(text, bytes.Repeat([]byte("no store\n"), 5000), 0o600))
@@ -268,7 +268,7 @@ func TestFlippedBytes(t *testing.T) {
 	size := int(metaOf(t, file).pages) * int(metaOf(t, file).pageSize)
 	rounds := 40
 	if testing.Short() {
-		rounds = 15
+		rounds = 40
 	}
 	refused, found := 0, 0
 	for seed := range rounds {

@@ -20,6 +20,8 @@ import (
 //	chunks     contents (8B) index (4B) -> data
 //	tasks      uuid task -> due, Unix milliseconds (8B)
 //	due        due (8B) uuid task -> nothing
+//	keys       owner and key, hashed (32B) -> time (8B) request (32B) answer
+//	ages       time (8B) owner and key, hashed (32B) -> nothing
 //
 // Numbers are big-endian. A path is its components, each followed by 0x00, which
 // no component can hold: so the order of bytes is that of components, and what lies
@@ -37,11 +39,17 @@ const (
 	bucketChunks    = "chunks"
 	bucketTasks     = "tasks"
 	bucketDue       = "due"
+	bucketKeys      = "keys"
+	bucketAges      = "ages"
 
-	formatVersion = 1
+	// 1 has neither keys nor ages.
+	formatVersion = 2
 )
 
-// dataBuckets are all but meta.
+// onceBuckets remember what was done once; they are no resources.
+func onceBuckets() []string { return []string{bucketKeys, bucketAges} }
+
+// dataBuckets are those of resources.
 func dataBuckets() []string {
 	return []string{bucketResources, bucketPaths, bucketReverse, bucketAliases, bucketChunks, bucketTasks, bucketDue}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -162,12 +163,27 @@ type Scope struct {
 	IDs   []address.ResourceID
 	// Label names the transaction in Stats and in the log; it may be empty.
 	Label string
+	// Once names what a transaction that writes does, so that it is done once however
+	// often it is asked for; see [WriteTx.Recall]. nil = it has no name.
+	Once *Once
 }
 
 // scope is a Scope that was checked.
 type scope struct {
 	globs []glob // all open
 	ids   map[uuid]struct{}
+	once  *keyEdit // without an answer; nil if it has none
+}
+
+// lockedIDs are the ids that a transaction locks: those of its scope, and one that
+// stands for what it does once, so that of two that do the same one waits.
+func (s scope) lockedIDs() map[uuid]struct{} {
+	if s.once == nil {
+		return s.ids
+	}
+	ids := maps.Clone(s.ids)
+	ids[uuid(s.once.key[:16])] = struct{}{}
+	return ids
 }
 
 func (s scope) everything() bool {

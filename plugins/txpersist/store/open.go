@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,9 +23,13 @@ type Store struct {
 	opts    Options
 	node    address.NodeID
 	context string // of the paths that it gives out
+	format  uint32 // of the file
 	db      *bolt.DB
 	locks   lockTable
 	commits committer
+	feed    feed
+	tasks   deliverer
+	keys    keyCount
 
 	mu     sync.Mutex
 	closed bool
@@ -50,7 +55,8 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, fail(KindArgument, opts.File, "Options.Node is empty: a store belongs to one node")
 	}
 	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, idle: make(chan struct{})}
-	s.commits.s = s
+	s.commits.s, s.tasks.s = s, s
+	s.tasks.claims, s.tasks.watches = map[uuid]map[uuid]*delivery{}, map[*taskWatch]struct{}{}
 	if err := create(ctx, opts); err != nil {
 		return nil, storageError(opts.File, err)
 	}
@@ -59,10 +65,13 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, storageError(opts.File, err)
 	}
 	s.db = db
-	if err := s.guard(s.checkHead); err != nil {
-		_ = db.Close()
-		return nil, storageError(opts.File, err)
+	for _, step := range []func() error{s.checkHead, s.upgrade, s.countKeys} {
+		if err := s.guard(step); err != nil {
+			_ = db.Close()
+			return nil, storageError(opts.File, err)
+		}
 	}
+	s.feed.open(uint64(s.newest()), opts.History)
 	return s, nil
 }
 
@@ -122,7 +131,7 @@ func initialise(ctx context.Context, opts Options, file string) (err error) {
 		if err := putMeta(meta, "node", opts.Node.Bytes()); err != nil {
 			return err
 		}
-		return createBuckets(tx)
+		return createBuckets(tx, slices.Concat(dataBuckets(), onceBuckets()))
 	})
 }
 
@@ -130,8 +139,8 @@ func putMeta(meta *bolt.Bucket, key string, payload []byte) error {
 	return meta.Put([]byte(key), seal(bucketMeta, []byte(key), payload))
 }
 
-func createBuckets(tx *bolt.Tx) error {
-	for _, name := range dataBuckets() {
+func createBuckets(tx *bolt.Tx, names []string) error {
+	for _, name := range names {
 		if _, err := tx.CreateBucket([]byte(name)); err != nil {
 			return err
 		}
@@ -203,8 +212,11 @@ func (s *Store) checkHead() error {
 		if err != nil {
 			return err
 		}
-		if len(format) != 4 || binary.BigEndian.Uint32(format) != formatVersion {
-			return fail(KindFormat, "", "its format is %x, this program knows %d; use a program that knows it", format, formatVersion)
+		if len(format) == 4 {
+			s.format = binary.BigEndian.Uint32(format)
+		}
+		if s.format < 1 || s.format > formatVersion {
+			return fail(KindFormat, "", "its format is %x, this program knows 1 to %d; use a program that knows it", format, formatVersion)
 		}
 		raw, err := get("node")
 		if err != nil {
@@ -217,13 +229,35 @@ func (s *Store) checkHead() error {
 		if node != s.node {
 			return fail(KindForeign, "", "it is the store of node %s, not of %s; store.Adopt gives it to another node", node, s.node)
 		}
-		for _, name := range dataBuckets() {
+		names := dataBuckets()
+		if s.format > 1 {
+			names = append(names, onceBuckets()...)
+		}
+		for _, name := range names {
 			if tx.Bucket([]byte(name)) == nil {
 				return corrupt("bucket %s is missing", name)
 			}
 		}
 		return nil
 	})
+}
+
+// upgrade brings a file of an older format to that of this program, in one commit.
+func (s *Store) upgrade() error {
+	if s.format == formatVersion {
+		return nil
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		if err := createBuckets(tx, onceBuckets()); err != nil {
+			return err
+		}
+		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, formatVersion))
+	})
+	if err == nil {
+		s.opts.Logger.Info("the store was brought to another format", "file", s.opts.File, "from", s.format, "to", formatVersion)
+		s.format = formatVersion
+	}
+	return err
 }
 
 // guard runs what reads the mapped file. A page that is damaged in a way that no check
@@ -261,6 +295,7 @@ func (s *Store) fail(e *Error) {
 	}
 	s.mu.Unlock()
 	if first {
+		s.feed.end(&Error{Kind: KindFailed, Subject: s.opts.File, Why: "the store takes no more writes, so nothing more will happen", Err: e})
 		s.opts.Logger.Error("the store takes no more commits", "file", s.opts.File, "error", e)
 	}
 }
@@ -289,6 +324,7 @@ func (s *Store) Close() error {
 		close(s.idle)
 	}
 	s.mu.Unlock()
+	s.feed.end(fail(KindState, "", "the store is closed"))
 	for _, t := range open {
 		t.end(fail(KindState, "", "the store is closed"))
 	}
@@ -328,7 +364,18 @@ func Adopt(ctx context.Context, file string, from, to address.NodeID) error {
 		return err
 	}
 	err = s.guard(func() error {
-		return s.db.Update(func(tx *bolt.Tx) error { return putMeta(tx.Bucket([]byte(bucketMeta)), "node", to.Bytes()) })
+		return s.db.Update(func(tx *bolt.Tx) error {
+			// The answers that are kept under keys hold ids of the old node.
+			for _, name := range onceBuckets() {
+				if err := tx.DeleteBucket([]byte(name)); err != nil {
+					return err
+				}
+			}
+			if err := createBuckets(tx, onceBuckets()); err != nil {
+				return err
+			}
+			return putMeta(tx.Bucket([]byte(bucketMeta)), "node", to.Bytes())
+		})
 	})
 	return errors.Join(storageError(file, err), s.Close())
 }

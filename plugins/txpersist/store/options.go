@@ -39,6 +39,18 @@ type Options struct {
 	// Of a larger one it checks the head, the free list and the length; what it did
 	// not check is still found damaged when it is read. 0 = 4 GiB, negative = never.
 	CheckLimit int64
+	// MaxWatches is how many watches of paths and of tasks may be open; 0 = 1024.
+	MaxWatches int
+	// History is how many bytes of changes are kept in memory for watches that are
+	// slow or come back: the length of each path and 64; 0 = 8 MiB.
+	History int64
+	// Lease is how long a watch of tasks has one to itself before it is delivered
+	// again, unless the watch asks for another time; 0 = 30 s.
+	Lease time.Duration
+	// KeyAge is how long the key of what is done once is kept; 0 = 24 h.
+	KeyAge time.Duration
+	// MaxKeys is how many such keys are kept; the oldest go first. 0 = 100,000.
+	MaxKeys int
 	// Logger gets what an operator should see; nil = nothing.
 	Logger *slog.Logger
 
@@ -82,6 +94,21 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxWrites == 0 {
 		o.MaxWrites = 64 << 20
+	}
+	if o.MaxWatches == 0 {
+		o.MaxWatches = 1024
+	}
+	if o.History == 0 {
+		o.History = 8 << 20
+	}
+	if o.Lease == 0 {
+		o.Lease = 30 * time.Second
+	}
+	if o.KeyAge == 0 {
+		o.KeyAge = 24 * time.Hour
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = 100_000
 	}
 	if o.CheckLimit == 0 {
 		o.CheckLimit = 4 << 30

@@ -129,6 +129,13 @@ func (s *Store) parseScope(declared Scope) (scope, error) {
 		}
 		out.ids[id.UUID()] = struct{}{}
 	}
+	if declared.Once != nil {
+		key, err := declared.Once.check()
+		if err != nil {
+			return scope{}, err
+		}
+		out.once = key
+	}
 	return out, nil
 }
 
@@ -224,7 +231,7 @@ func (t *ReadTx) lock(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		c := &claim{mode: t.mode}
 		if t.mode == modeWrite {
-			c.globs, c.ids = t.scope.globs, t.scope.ids
+			c.globs, c.ids = t.scope.globs, t.scope.lockedIDs()
 			if !c.everything() {
 				exact, err := t.s.aliases(nil, t.scope)
 				if err != nil {
