@@ -8,11 +8,12 @@ import (
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
 )
 
 const (
-	serviceName = "conduit.persist.ResourceStore"
+	serviceName = api.Service
 	fileName    = "resources.db"
 
 	defaultIdle = 30 * time.Second
@@ -23,7 +24,7 @@ const (
 func element() pluginapi.Element {
 	p := &persist{idle: defaultIdle}
 	return pluginapi.Element{
-		Name:      "txpersist",
+		Name:      api.Element,
 		Version:   "1.0.0",
 		Services:  []*pluginapi.Service{p.service()},
 		Configure: p.configure,
@@ -46,23 +47,25 @@ func (p *persist) service() *pluginapi.Service {
 	remote, admin := pluginapi.Remote(), pluginapi.MinLevel(pluginapi.Superuser)
 
 	for _, m := range []struct{ method, op string }{
-		{"Exists", opExists},
-		{"Lookup", opLookup},
-		{"Paths", opPaths},
-		{"Load", opLoad},
-		{"Tasks", opTasks},
-		{"Page", opPage},
-		{"Save", opSave},
-		{"Update", opUpdate},
-		{"Append", opAppend},
-		{"WriteAt", opWriteAt},
-		{"LinkNew", opLinkNew},
-		{"Link", opLink},
-		{"Unlink", opUnlink},
-		{"Remove", opRemove},
-		{"RemoveMatching", opRemoveMatching},
-		{"CreateTask", opCreateTask},
-		{"DeleteTask", opDeleteTask},
+		{"Exists", api.OpExists},
+		{"Lookup", api.OpLookup},
+		{"Paths", api.OpPaths},
+		{"Load", api.OpLoad},
+		{"Tasks", api.OpTasks},
+		{"Page", api.OpPage},
+		{"Save", api.OpSave},
+		{"Put", api.OpPut},
+		{"Update", api.OpUpdate},
+		{"Append", api.OpAppend},
+		{"WriteAt", api.OpWriteAt},
+		{"LinkNew", api.OpLinkNew},
+		{"Link", api.OpLink},
+		{"Unlink", api.OpUnlink},
+		{"Remove", api.OpRemove},
+		{"RemoveMatching", api.OpRemoveMatching},
+		{"CreateTask", api.OpCreateTask},
+		{"DeleteTask", api.OpDeleteTask},
+		{"FinishTask", api.OpFinishTask},
 	} {
 		opts := []pluginapi.MethodOption{remote}
 		if reads(m.op) {
@@ -75,6 +78,8 @@ func (p *persist) service() *pluginapi.Service {
 	pluginapi.HandleStream(s, "Read", p.read, remote, pluginapi.Idempotent())
 	pluginapi.HandleUpload(s, "Write", p.write, remote)
 	pluginapi.HandleDuplex(s, "Transaction", p.transaction, remote)
+	pluginapi.HandleStream(s, "Watch", p.watch, remote, pluginapi.Idempotent())
+	pluginapi.HandleStream(s, "WatchTasks", p.watchTasks, remote, pluginapi.Idempotent())
 
 	pluginapi.Handle(s, "Check", p.check, remote, admin, pluginapi.Idempotent())
 	pluginapi.HandleStream(s, "Backup", p.backup, remote, admin)

@@ -20,6 +20,7 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
+	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
 )
 
@@ -143,8 +144,8 @@ func TestOneShotOperations(t *testing.T) {
 func TestOperationsThatLackSomething(t *testing.T) {
 	f := start(t)
 	for _, method := range []string{
-		"Exists", "Lookup", "Paths", "Load", "Tasks", "Page", "Save", "Update", "Append", "WriteAt", "LinkNew", "Link", "Unlink", "Remove",
-		"RemoveMatching", "CreateTask", "DeleteTask",
+		"Exists", "Lookup", "Paths", "Load", "Tasks", "Page", "Save", "Put", "Update", "Append", "WriteAt", "LinkNew", "Link", "Unlink", "Remove",
+		"RemoveMatching", "CreateTask", "DeleteTask", "FinishTask",
 	} {
 		_, err := call[result](f, method, operation{})
 		wantReason(t, err, conduit.InvalidArgument, "bad_argument")
@@ -156,12 +157,12 @@ func TestOperationsThatLackSomething(t *testing.T) {
 func TestTransactIsAllOrNothing(t *testing.T) {
 	f := start(t)
 	sc := scope{Paths: []address.Path{*p("/t")}}
-	out, err := call[transactReply](f, "Transact", transactRequest{sc, []operation{
-		{Op: opExpect, Path: p("/t/1"), Absent: true},
-		{Op: opSave, Path: p("/t/1"), Data: []byte("1")},
-		{Op: opSave, Path: p("/t/2"), Data: []byte("2")},
-		{Op: opExpect, Path: p("/t/1"), Data: []byte("1")},
-		{Op: opPage, Path: p("/t/*")},
+	out, err := call[transactReply](f, "Transact", transactRequest{Scope: sc, Operations: []operation{
+		{Op: api.OpExpect, Path: p("/t/1"), Absent: true},
+		{Op: api.OpSave, Path: p("/t/1"), Data: []byte("1")},
+		{Op: api.OpSave, Path: p("/t/2"), Data: []byte("2")},
+		{Op: api.OpExpect, Path: p("/t/1"), Data: []byte("1")},
+		{Op: api.OpPage, Path: p("/t/*")},
 	}})
 	if err != nil || len(out.Results) != 5 || len(out.Results[4].Listings) != 2 {
 		t.Fatalf("results: %+v, %v", out, err)
@@ -171,14 +172,14 @@ func TestTransactIsAllOrNothing(t *testing.T) {
 		code   conduit.Code
 		reason string
 	}{
-		"contents": {operation{Op: opExpect, Path: p("/t/2"), Data: []byte("other")}, conduit.FailedPrecondition, "precondition_failed"},
-		"absent":   {operation{Op: opExpect, Path: p("/t/2"), Absent: true}, conduit.FailedPrecondition, "precondition_failed"},
-		"there":    {operation{Op: opExpect, Path: p("/t/9")}, conduit.FailedPrecondition, "precondition_failed"},
-		"scope":    {operation{Op: opSave, Path: p("/u")}, conduit.FailedPrecondition, "not_declared"},
+		"contents": {operation{Op: api.OpExpect, Path: p("/t/2"), Data: []byte("other")}, conduit.FailedPrecondition, "precondition_failed"},
+		"absent":   {operation{Op: api.OpExpect, Path: p("/t/2"), Absent: true}, conduit.FailedPrecondition, "precondition_failed"},
+		"there":    {operation{Op: api.OpExpect, Path: p("/t/9")}, conduit.FailedPrecondition, "precondition_failed"},
+		"scope":    {operation{Op: api.OpSave, Path: p("/u")}, conduit.FailedPrecondition, "not_declared"},
 		"unknown":  {operation{Op: "commit"}, conduit.InvalidArgument, "bad_argument"},
 	} {
-		_, err := call[transactReply](f, "Transact", transactRequest{sc, []operation{
-			{Op: opUpdate, Path: p("/t/1"), Data: []byte("changed")}, row.last,
+		_, err := call[transactReply](f, "Transact", transactRequest{Scope: sc, Operations: []operation{
+			{Op: api.OpUpdate, Path: p("/t/1"), Data: []byte("changed")}, row.last,
 		}})
 		if e := wantReason(t, err, row.code, row.reason); e.Details["operation"] != "1" || e.Outcome != conduit.Executed {
 			t.Errorf("%s: operation %q, %s", name, e.Details["operation"], e.Outcome)
@@ -194,9 +195,9 @@ func TestListIsStreamed(t *testing.T) {
 	const n = 2500
 	ops := make([]operation, n)
 	for i := range ops {
-		ops[i] = operation{Op: opSave, Path: p(fmt.Sprintf("/l/%04d", i))}
+		ops[i] = operation{Op: api.OpSave, Path: p(fmt.Sprintf("/l/%04d", i))}
 	}
-	if _, err := call[transactReply](f, "Transact", transactRequest{scope{Paths: []address.Path{*p("/l")}}, ops}); err != nil {
+	if _, err := call[transactReply](f, "Transact", transactRequest{Scope: scope{Paths: []address.Path{*p("/l")}}, Operations: ops}); err != nil {
 		t.Fatal(err)
 	}
 	got, cursor := 0, ""
@@ -310,13 +311,13 @@ func (f *fixture) step(d *conduit.DuplexCall[operation, result], o operation) re
 func TestInteractiveTransaction(t *testing.T) {
 	f := start(t)
 	d := f.transaction("/i")
-	id := f.step(d, operation{Op: opSave, Path: p("/i/1"), Data: []byte("x")}).ID
-	if r := f.step(d, operation{Op: opLoad, ID: id}); string(r.Data) != "x" {
+	id := f.step(d, operation{Op: api.OpSave, Path: p("/i/1"), Data: []byte("x")}).ID
+	if r := f.step(d, operation{Op: api.OpLoad, ID: id}); string(r.Data) != "x" {
 		t.Errorf("it does not read what it wrote: %q", r.Data)
 	}
 	_, err := call[result](f, "Lookup", operation{Path: p("/i/1")})
 	wantReason(t, err, conduit.NotFound, "resource_not_found")
-	f.step(d, operation{Op: opCommit})
+	f.step(d, operation{Op: api.OpCommit})
 	if _, err := d.Recv(); err != io.EOF {
 		t.Errorf("behind the commit comes %v", err)
 	}
@@ -334,7 +335,7 @@ func TestInteractiveTransaction(t *testing.T) {
 			}
 		},
 		"error": func(d *conduit.DuplexCall[operation, result]) {
-			if err := d.Send(operation{Op: opLoad, Path: p("/i/none")}); err != nil {
+			if err := d.Send(operation{Op: api.OpLoad, Path: p("/i/none")}); err != nil {
 				t.Fatal(err)
 			}
 			_, err := d.Recv()
@@ -342,7 +343,7 @@ func TestInteractiveTransaction(t *testing.T) {
 		},
 	} {
 		d := f.transaction("/i")
-		f.step(d, operation{Op: opUpdate, ID: id, Data: []byte(name)})
+		f.step(d, operation{Op: api.OpUpdate, ID: id, Data: []byte(name)})
 		end(d)
 		f.do("Append", operation{ID: id}) // needs the lock
 		if r := f.do("Load", operation{ID: id}); string(r.Data) != "x" {
@@ -351,7 +352,7 @@ func TestInteractiveTransaction(t *testing.T) {
 	}
 	d = conduit.Duplex[operation, result](f.ctx, f.Service(serviceName), "Transaction")
 	defer d.Close()
-	if err := d.Send(operation{Op: opCommit}); err != nil {
+	if err := d.Send(operation{Op: api.OpCommit}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = d.Recv()
@@ -415,7 +416,7 @@ func TestFailures(t *testing.T) {
 	seen := map[string]store.Kind{}
 	for _, kind := range []store.Kind{
 		store.KindArgument, store.KindNode, store.KindScope, store.KindNotFound, store.KindNoContents, store.KindDuplicate, store.KindNoTask,
-		store.KindState, store.KindExpired, store.KindLimit, store.KindFull, store.KindReadOnly, store.KindCorrupt, store.KindFailed,
+		store.KindState, store.KindExpired, store.KindReused, store.KindLimit, store.KindFull, store.KindReadOnly, store.KindCorrupt, store.KindFailed,
 	} {
 		e, ok := errors.AsType[*pluginapi.Error](failure(&store.Error{Kind: kind, Subject: "x"}))
 		if !ok || e.Reason == conduit.ReasonUnspecified || e.Details["subject"] != "x" {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
@@ -10,39 +11,14 @@ import (
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
 )
-
-// The operations of a transaction.
-const (
-	opExists         = "exists"
-	opLookup         = "lookup"
-	opPaths          = "paths"
-	opLoad           = "load"
-	opTasks          = "tasks"
-	opPage           = "page"
-	opExpect         = "expect"
-	opSave           = "save"
-	opUpdate         = "update"
-	opAppend         = "append"
-	opWriteAt        = "write_at"
-	opLinkNew        = "link_new"
-	opLink           = "link"
-	opUnlink         = "unlink"
-	opRemove         = "remove"
-	opRemoveMatching = "remove_matching"
-	opCreateTask     = "create_task"
-	opDeleteTask     = "delete_task"
-	opCommit         = "commit" // of an interactive transaction only
-)
-
-// maxPage bounds what one message of a listing holds.
-const maxPage = 1000
 
 // reads reports whether an operation changes nothing.
 func reads(op string) bool {
 	switch op {
-	case opExists, opLookup, opPaths, opLoad, opTasks, opPage, opExpect:
+	case api.OpExists, api.OpLookup, api.OpPaths, api.OpLoad, api.OpTasks, api.OpPage, api.OpExpect:
 		return true
 	}
 	return false
@@ -53,7 +29,7 @@ func lacks(op, what string) error {
 }
 
 // target is the resource that an operation names by its id, or by its path.
-func (o operation) target(tx *store.ReadTx) (address.ResourceID, error) {
+func target(tx *store.ReadTx, o operation) (address.ResourceID, error) {
 	switch {
 	case o.ID != nil:
 		return *o.ID, nil
@@ -64,43 +40,43 @@ func (o operation) target(tx *store.ReadTx) (address.ResourceID, error) {
 }
 
 // perform does an operation that only reads; ok is false if it is none.
-func (o operation) perform(tx *store.ReadTx) (r result, ok bool, err error) {
-	if o.Path == nil && (o.Op == opLookup || o.Op == opPage) {
+func perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
+	if o.Path == nil && (o.Op == api.OpLookup || o.Op == api.OpPage) {
 		return r, true, lacks(o.Op, "a path")
 	}
 	var id address.ResourceID
 	switch o.Op {
-	case opExists, opPaths, opLoad, opTasks:
-		if id, err = o.target(tx); err != nil {
+	case api.OpExists, api.OpPaths, api.OpLoad, api.OpTasks:
+		if id, err = target(tx, o); err != nil {
 			return r, true, err
 		}
 	}
 	switch o.Op {
-	case opExists:
+	case api.OpExists:
 		exists, err := tx.Exists(id)
 		r.Exists = &exists
 		return r, true, err
-	case opLookup:
+	case api.OpLookup:
 		id, err := tx.Lookup(*o.Path)
 		r.ID = &id
 		return r, true, err
-	case opPaths:
+	case api.OpPaths:
 		r.Paths, err = tx.Paths(id)
 		return r, true, err
-	case opLoad:
+	case api.OpLoad:
 		r.Data, err = tx.Load(id)
 		r.ID = &id
 		return r, true, err
-	case opTasks:
+	case api.OpTasks:
 		tasks, err := tx.Tasks(id)
 		for _, t := range tasks {
-			r.Tasks = append(r.Tasks, task{t.ID, t.Due.UnixMilli()})
+			r.Tasks = append(r.Tasks, task{ID: t.ID, DueMS: t.Due.UnixMilli()})
 		}
 		return r, true, err
-	case opPage:
+	case api.OpPage:
 		limit := o.Limit
-		if limit == 0 || limit > maxPage {
-			limit = maxPage
+		if limit == 0 || limit > api.MaxPage {
+			limit = api.MaxPage
 		}
 		page, err := tx.Page(*o.Path, o.Cursor, limit)
 		for _, l := range page.Listings {
@@ -108,15 +84,15 @@ func (o operation) perform(tx *store.ReadTx) (r result, ok bool, err error) {
 		}
 		r.Next = page.Next
 		return r, true, err
-	case opExpect:
-		return r, true, o.expect(tx)
+	case api.OpExpect:
+		return r, true, expect(tx, o)
 	}
 	return r, false, nil
 }
 
 // expect is an error unless things are as the operation says.
-func (o operation) expect(tx *store.ReadTx) error {
-	id, err := o.target(tx)
+func expect(tx *store.ReadTx, o operation) error {
+	id, err := target(tx, o)
 	there := err == nil
 	if there {
 		there, err = tx.Exists(id)
@@ -125,7 +101,7 @@ func (o operation) expect(tx *store.ReadTx) error {
 		return err
 	}
 	if there == o.Absent {
-		return &pluginapi.Error{Code: pluginapi.FailedPrecondition, Reason: "precondition_failed", Message: "the resource's being there is not as expected"}
+		return &pluginapi.Error{Code: pluginapi.FailedPrecondition, Reason: api.ReasonPreconditionFailed, Message: "the resource's being there is not as expected"}
 	}
 	if o.Data == nil || !there {
 		return nil
@@ -135,70 +111,72 @@ func (o operation) expect(tx *store.ReadTx) error {
 		return err
 	}
 	if err != nil || !bytes.Equal(data, o.Data) {
-		return &pluginapi.Error{Code: pluginapi.FailedPrecondition, Reason: "precondition_failed", Message: "the contents are not as expected"}
+		return &pluginapi.Error{Code: pluginapi.FailedPrecondition, Reason: api.ReasonPreconditionFailed, Message: "the contents are not as expected"}
 	}
 	return nil
 }
 
 // do does any operation.
 func (p *persist) do(tx *store.WriteTx, o operation) (r result, err error) {
-	if r, ok, err := o.perform(tx.ReadTx); ok {
+	if r, ok, err := perform(tx.ReadTx, o); ok {
 		return r, err
 	}
 	switch o.Op {
-	case opSave, opLinkNew, opLink, opUnlink, opRemoveMatching:
+	case api.OpSave, api.OpPut, api.OpLinkNew, api.OpLink, api.OpUnlink, api.OpRemoveMatching:
 		if o.Path == nil {
 			return r, lacks(o.Op, "a path")
 		}
-	case opUpdate, opAppend, opWriteAt, opRemove, opCreateTask:
-		id, err := o.target(tx.ReadTx)
+	case api.OpUpdate, api.OpAppend, api.OpWriteAt, api.OpRemove, api.OpCreateTask:
+		id, err := target(tx.ReadTx, o)
 		if err != nil {
 			return r, err
 		}
 		o.ID = &id
-	case opDeleteTask:
+	case api.OpDeleteTask, api.OpFinishTask:
 		if o.Task == nil {
 			return r, lacks(o.Op, "a task")
 		}
 	}
-	if o.ID == nil && (o.Op == opSave || o.Op == opLinkNew) {
+	if o.ID == nil && (o.Op == api.OpSave || o.Op == api.OpLinkNew) {
 		id := address.RandomResourceID(p.node)
 		o.ID = &id
 	}
 	r.ID = o.ID
 	switch o.Op {
-	case opSave:
+	case api.OpSave:
 		err = tx.Save(*o.Path, *o.ID, o.Data)
-	case opUpdate:
+	case api.OpPut:
+		r, err = p.put(tx, o)
+	case api.OpUpdate:
 		err = tx.Update(*o.ID, o.Data)
-	case opAppend:
+	case api.OpAppend:
 		var w io.WriteCloser
 		if w, err = tx.Append(*o.ID); err == nil {
 			_, err = w.Write(o.Data)
 		}
-	case opWriteAt:
+	case api.OpWriteAt:
 		err = tx.WriteAt(*o.ID, o.Data, o.Offset)
-	case opLinkNew:
+	case api.OpLinkNew:
 		err = tx.LinkNew(*o.ID, *o.Path)
-	case opLink:
+	case api.OpLink:
 		if o.ID == nil {
 			return r, lacks(o.Op, "an id")
 		}
 		err = tx.Link(*o.ID, *o.Path)
-	case opUnlink:
+	case api.OpUnlink:
 		var u store.Unlinked
 		u, err = tx.Unlink(*o.Path)
 		r.ID, r.Removed = &u.ID, &u.Removed
-	case opRemove:
+	case api.OpRemove:
 		err = tx.Remove(*o.ID)
-	case opRemoveMatching:
+	case api.OpRemoveMatching:
 		r.ID = nil
 		limit := o.Limit
-		if limit == 0 || limit > maxPage {
-			limit = maxPage
+		if limit == 0 || limit > api.MaxPage {
+			limit = api.MaxPage
 		}
 		r.IDs, err = tx.RemoveMatching(*o.Path, limit)
-	case opCreateTask:
+	case api.OpCreateTask:
 		if o.Task == nil {
 			id := address.RandomTaskID(*o.ID)
 			o.Task = &id
@@ -207,18 +185,41 @@ func (p *persist) do(tx *store.WriteTx, o operation) (r result, err error) {
 			return r, lacks(o.Op, "a task of the resource itself")
 		}
 		err = tx.CreateTask(*o.Task, time.UnixMilli(o.DueMS))
-		r.Tasks = []task{{*o.Task, o.DueMS}}
-	case opDeleteTask:
+		r.Tasks = []task{{ID: *o.Task, DueMS: o.DueMS}}
+	case api.OpDeleteTask:
 		r.ID = nil
 		err = tx.DeleteTask(*o.Task)
+	case api.OpFinishTask:
+		r.ID = nil
+		var finished bool
+		finished, err = tx.FinishTask(*o.Task, time.UnixMilli(o.DueMS))
+		r.Removed = &finished
 	default:
 		err = &store.Error{Kind: store.KindArgument, Subject: o.Op, Why: "there is no such operation"}
 	}
 	return r, err
 }
 
+// put saves a new resource, or gives the one that is at the path other contents.
+func (p *persist) put(tx *store.WriteTx, o operation) (r result, err error) {
+	id, err := tx.Lookup(*o.Path)
+	created := store.KindOf(err) == store.KindNotFound
+	switch {
+	case created:
+		if id = address.RandomResourceID(p.node); o.ID != nil {
+			id = *o.ID
+		}
+		err = tx.Save(*o.Path, id, o.Data)
+	case err == nil && o.ID != nil && *o.ID != id:
+		err = &store.Error{Kind: store.KindDuplicate, Subject: o.Path.String(), Why: "another resource is at this path"}
+	case err == nil:
+		err = tx.Update(id, o.Data)
+	}
+	return result{ID: &id, Created: &created}, err
+}
+
 // ownScope is what an operation that is alone declares.
-func (o operation) ownScope() store.Scope {
+func ownScope(o operation) store.Scope {
 	sc := store.Scope{Label: o.Op}
 	if o.Path != nil {
 		sc.Paths = append(sc.Paths, *o.Path)
@@ -236,14 +237,14 @@ func (o operation) ownScope() store.Scope {
 func (p *persist) single(op string) func(context.Context, operation) (result, error) {
 	return func(ctx context.Context, o operation) (r result, err error) {
 		o.Op = op
-		if reads(op) {
-			err = p.store.View(ctx, o.ownScope(), func(tx *store.ReadTx) (err error) {
-				r, _, err = o.perform(tx)
-				return err
-			})
-		} else {
-			err = p.store.Update(ctx, o.ownScope(), func(tx *store.WriteTx) (err error) {
-				r, err = p.do(tx, o)
+		switch {
+		case !reads(op):
+			r, err = once(ctx, p, ownScope(o), o.Key, o, func(tx *store.WriteTx) (result, error) { return p.do(tx, o) })
+		case o.Key != "":
+			err = errKey(op)
+		default:
+			err = p.store.View(ctx, ownScope(o), func(tx *store.ReadTx) (err error) {
+				r, _, err = perform(tx, o)
 				return err
 			})
 		}
@@ -252,6 +253,44 @@ func (p *persist) single(op string) func(context.Context, operation) (result, er
 		}
 		return r, nil
 	}
+}
+
+// errKey refuses a key where it would do nothing.
+func errKey(op string) error {
+	return &store.Error{Kind: store.KindArgument, Subject: op, Why: "a key goes with a method that writes with one message, and with a batch as a whole"}
+}
+
+// once does something in a transaction of its own. With a key it is done once, however
+// often the caller asks for the same: its answer is committed with what it has written,
+// and given again.
+func once[T any](ctx context.Context, p *persist, sc store.Scope, key string, request any, fn func(*store.WriteTx) (T, error)) (out T, err error) {
+	if key != "" {
+		body, err := json.Marshal(request)
+		if err != nil {
+			return out, err
+		}
+		sc.Once = &store.Once{Owner: pluginapi.CallerFrom(ctx).User, Key: key, Request: body}
+	}
+	err = p.store.Update(ctx, sc, func(tx *store.WriteTx) error {
+		if key != "" {
+			answer, found, err := tx.Recall()
+			if err != nil {
+				return err
+			}
+			if found {
+				return json.Unmarshal(answer, &out)
+			}
+		}
+		if out, err = fn(tx); err != nil || key == "" {
+			return err
+		}
+		answer, err := json.Marshal(out)
+		if err != nil {
+			return err
+		}
+		return tx.Remember(answer)
+	})
+	return out, err
 }
 
 // at says which operation of several it was.
@@ -266,17 +305,17 @@ func at(i int, err error) error {
 	return err
 }
 
-func (p *persist) transact(ctx context.Context, in transactRequest) (out transactReply, err error) {
+func (p *persist) transact(ctx context.Context, in transactRequest) (transactReply, error) {
 	sc := store.Scope{Paths: in.Scope.Paths, IDs: in.Scope.IDs, Label: "transact"}
-	err = p.store.Update(ctx, sc, func(tx *store.WriteTx) error {
+	out, err := once(ctx, p, sc, in.Key, in, func(tx *store.WriteTx) (out transactReply, err error) {
 		for i, o := range in.Operations {
-			r, err := p.do(tx, o)
+			r, err := p.step(tx, o)
 			if err != nil {
-				return at(i, err)
+				return out, at(i, err)
 			}
 			out.Results = append(out.Results, r)
 		}
-		return nil
+		return out, nil
 	})
 	if err != nil {
 		return transactReply{}, failure(err)
@@ -284,25 +323,33 @@ func (p *persist) transact(ctx context.Context, in transactRequest) (out transac
 	return out, nil
 }
 
+// step is do in a transaction of several operations.
+func (p *persist) step(tx *store.WriteTx, o operation) (result, error) {
+	if o.Key != "" {
+		return result{}, errKey(o.Op)
+	}
+	return p.do(tx, o)
+}
+
 // list streams a listing page by page, each from a snapshot of its own, so that a slow
 // reader holds none.
 func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[listing]) error {
-	in.Op = opPage
+	in.Op = api.OpPage
 	cursor := in.Cursor
 	for {
 		var page store.Page
 		if in.Path == nil {
 			return failure(lacks("list", "a path"))
 		}
-		err := p.store.View(ctx, in.ownScope(), func(tx *store.ReadTx) (err error) {
-			page, err = tx.Page(*in.Path, cursor, maxPage)
+		err := p.store.View(ctx, ownScope(in), func(tx *store.ReadTx) (err error) {
+			page, err = tx.Page(*in.Path, cursor, api.MaxPage)
 			return err
 		})
 		if err != nil {
 			return failure(err)
 		}
 		for _, l := range page.Listings {
-			if err := send(listing{l.Path, l.ID, store.Cursor(l.Path)}); err != nil {
+			if err := send(listing{Path: l.Path, ID: l.ID, Cursor: store.Cursor(l.Path)}); err != nil {
 				return err
 			}
 		}
@@ -313,9 +360,9 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 }
 
 func (p *persist) read(ctx context.Context, in operation, send pluginapi.Sender[piece]) error {
-	in.Op = opLoad
-	err := p.store.View(ctx, in.ownScope(), func(tx *store.ReadTx) error {
-		id, err := in.target(tx)
+	in.Op = api.OpLoad
+	err := p.store.View(ctx, ownScope(in), func(tx *store.ReadTx) error {
+		id, err := target(tx, in)
 		if err != nil {
 			return err
 		}
@@ -327,7 +374,7 @@ func (p *persist) read(ctx context.Context, in operation, send pluginapi.Sender[
 		for sent := false; ; sent = true {
 			n, err := io.ReadFull(r, buf)
 			if n > 0 || err == io.EOF && !sent {
-				if err := send(piece{r.Size(), buf[:n]}); err != nil {
+				if err := send(piece{Size: r.Size(), Data: buf[:n]}); err != nil {
 					return err
 				}
 			}
@@ -355,7 +402,10 @@ func (p *persist) write(ctx context.Context, items pluginapi.Receiver[operation]
 	if first.Path == nil {
 		return out, failure(lacks("write", "a path in its first message"))
 	}
-	err = p.store.Update(ctx, first.ownScope(), func(tx *store.WriteTx) error {
+	if first.Key != "" {
+		return out, failure(errKey("write"))
+	}
+	err = p.store.Update(ctx, ownScope(first), func(tx *store.WriteTx) error {
 		id, err := tx.Lookup(*first.Path)
 		var w *store.Writer
 		switch {
@@ -393,6 +443,40 @@ func (p *persist) write(ctx context.Context, items pluginapi.Receiver[operation]
 	return out, nil
 }
 
+// interactive is a transaction that is under way.
+type interactive struct {
+	step   func(operation) (result, error)
+	commit func(context.Context) error
+	close  func()
+}
+
+// open begins the transaction that a first message asks for.
+func (p *persist) open(ctx context.Context, first operation) (*interactive, error) {
+	sc := store.Scope{Paths: first.Scope.Paths, IDs: first.Scope.IDs, Label: "transaction"}
+	if first.Key != "" {
+		return nil, errKey("transaction")
+	}
+	if !first.ReadOnly {
+		tx, err := p.store.Write(ctx, sc)
+		if err != nil {
+			return nil, err
+		}
+		return &interactive{func(o operation) (result, error) { return p.step(tx, o) }, tx.Commit, tx.Close}, nil
+	}
+	tx, err := p.store.Read(ctx, sc)
+	if err != nil {
+		return nil, err
+	}
+	read := func(o operation) (result, error) {
+		r, ok, err := perform(tx, o)
+		if !ok {
+			err = &store.Error{Kind: store.KindArgument, Subject: o.Op, Why: "it is none that a transaction has that only reads"}
+		}
+		return r, err
+	}
+	return &interactive{read, func(context.Context) error { return nil }, tx.Close}, nil
+}
+
 // transaction is an interactive transaction: what does not end by commit is rolled
 // back.
 func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[operation], send pluginapi.Sender[result]) error {
@@ -403,11 +487,11 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 	if err != nil {
 		return err
 	}
-	tx, err := p.store.Write(ctx, store.Scope{Paths: first.Scope.Paths, IDs: first.Scope.IDs, Label: "transaction"})
+	tx, err := p.open(ctx, first)
 	if err != nil {
 		return failure(err)
 	}
-	defer tx.Close()
+	defer tx.close()
 	if err := send(result{}); err != nil { // it has its locks
 		return err
 	}
@@ -439,7 +523,7 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 		case m = <-next:
 		case <-idle.C:
 			return &pluginapi.Error{
-				Code: pluginapi.Aborted, Reason: "transaction_idle",
+				Code: pluginapi.Aborted, Reason: api.ReasonIdle,
 				Message: "no operation came for " + p.idle.String() + ", so the transaction was rolled back",
 			}
 		case <-ctx.Done():
@@ -451,13 +535,13 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 			return nil // without commit
 		case m.err != nil:
 			return m.err
-		case m.op.Op == opCommit:
-			if err := tx.Commit(ctx); err != nil {
+		case m.op.Op == api.OpCommit:
+			if err := tx.commit(ctx); err != nil {
 				return failure(err)
 			}
 			return send(result{})
 		}
-		r, err := p.do(tx, m.op)
+		r, err := tx.step(m.op)
 		if err != nil {
 			return at(i, err)
 		}
