@@ -44,6 +44,8 @@ type wire struct {
 	client bool                        // it plays the client: masks, and is not masked to
 	open   bool                        // a message of several frames is being read
 	masks  map[[4]byte]struct{}        // that the client under test has used
+	rest   []*conduitv1.Frame          // of the last packet, not looked at yet
+	id     uint64                      // of the next call of a client's
 	seen   map[byte]int                // frames by opcode
 	link   func() (over bool, _ error) // the end under test
 	alive  func()                      // makes a call over the link, which must work
@@ -186,6 +188,19 @@ func (w *wire) message() (op byte, payload []byte, err error) {
 func (w *wire) until(what string, is func(*conduitv1.Frame) bool) {
 	w.t.Helper()
 	for {
+		for len(w.rest) > 0 {
+			f := w.rest[0]
+			w.rest = w.rest[1:]
+			if n := f.GetPing(); n != nil && !n.Ack {
+				w.packet(&conduitv1.Frame{Kind: &conduitv1.Frame_Ping{Ping: &conduitv1.Ping{Nonce: n.Nonce, Ack: true}}})
+			}
+			if f.GetData() != nil || f.GetInvoke() != nil {
+				w.packet(&conduitv1.Frame{Kind: &conduitv1.Frame_Credit{Credit: &conduitv1.Credit{Bytes: uint64(proto.Size(f))}}})
+			}
+			if is(f) {
+				return
+			}
+		}
 		op, payload, err := w.message()
 		if err != nil || op == opClose {
 			w.t.Fatalf("no %s, but %q, %v", what, payload, err)
@@ -197,17 +212,7 @@ func (w *wire) until(what string, is func(*conduitv1.Frame) bool) {
 		if err := proto.Unmarshal(payload, &p); err != nil {
 			w.t.Fatal(err)
 		}
-		for _, f := range p.Frames {
-			if n := f.GetPing(); n != nil && !n.Ack {
-				w.packet(&conduitv1.Frame{Kind: &conduitv1.Frame_Ping{Ping: &conduitv1.Ping{Nonce: n.Nonce, Ack: true}}})
-			}
-			if f.GetData() != nil || f.GetInvoke() != nil {
-				w.packet(&conduitv1.Frame{Kind: &conduitv1.Frame_Credit{Credit: &conduitv1.Credit{Bytes: uint64(proto.Size(f))}}})
-			}
-			if is(f) {
-				return
-			}
-		}
+		w.rest = p.Frames
 	}
 }
 
@@ -294,20 +299,28 @@ func againstServer(tb testing.TB, in *instance, ended <-chan error) *wire {
 	w.packet(hello)
 	w.alive = func() {
 		tb.Helper()
-		w.packet(&conduitv1.Frame{Call: 1, Kind: &conduitv1.Frame_Invoke{Invoke: &conduitv1.Invoke{
-			Instance: "*", Deployment: "echo", Element: "echo", Service: "test.Echo", Method: "Echo", ReplyCredit: 65536,
-			Data: &conduitv1.Data{Total: proto.Uint64(5), Bytes: []byte("hello"), Last: true},
-		}}})
+		f := w.invoke("Echo", []byte("hello"))
+		w.packet(f)
+		id := f.Call
 		var got []byte
 		w.until("answer", func(f *conduitv1.Frame) bool {
 			got = append(got, f.GetData().GetBytes()...)
-			return f.Call == 1 && (f.GetData().GetLast() || f.GetFailure() != nil)
+			return f.Call == id && (f.GetData().GetLast() || f.GetFailure() != nil)
 		})
 		if string(got) != "hello" {
 			tb.Errorf("the call brought %q", got)
 		}
 	}
 	return w
+}
+
+// invoke is the first frame of another call of a client's, with its whole request.
+func (w *wire) invoke(method string, request []byte) *conduitv1.Frame {
+	w.id += 2
+	return &conduitv1.Frame{Call: w.id - 1, Kind: &conduitv1.Frame_Invoke{Invoke: &conduitv1.Invoke{
+		Instance: "*", Deployment: "echo", Element: "echo", Service: "test.Echo", Method: method, ReplyCredit: 65536,
+		Data: &conduitv1.Data{Total: proto.Uint64(uint64(len(request))), Bytes: request, Last: true},
+	}}}
 }
 
 // accepted is the answer to the upgrade that a request asks for.
