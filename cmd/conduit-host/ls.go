@@ -11,14 +11,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // listing is what ls can list.
 func listing() []string {
-	return []string{"instances", "deployments", "elements", "services", "methods", "links"}
+	return []string{"instances", "deployments", "elements", "services", "methods", "links", sessionList}
 }
+
+// sessionList is what ls lists from the auth store: no instance tells of its users.
+const sessionList = "sessions"
 
 // lsFlags are the flags of ls.
 type lsFlags struct {
@@ -39,6 +43,8 @@ func (a *app) lsCommand() *cobra.Command {
   services     the addresses that can be called
   methods      the methods of those, with what they ask of a caller
   links        who is connected
+  sessions     who may call as whom and for how long, from the auth store of this
+               machine (--auth-store), whether or not an instance runs
 
 With --peer, methods are those that the caller may call, of the machine nothing is
 told, and links are told only if the peer's host.remote_admin is set.
@@ -56,7 +62,7 @@ on a line of its own. Who does not answer is left out with a warning.`,
 	}
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "ask again and again")
 	cmd.Flags().StringVar(&f.interval, "interval", "2s", "how often --watch asks, at least 100ms")
-	a.addTargetFlags(cmd)
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == "auth.store" || isDialKey(k.Name) })
 	return cmd
 }
 
@@ -77,11 +83,15 @@ func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
+	if what == sessionList {
+		return blame(ctx, a.lsSessions(ctx, f, interval))
+	}
 	targets, err := a.targets(ctx)
 	if err != nil {
 		return blame(ctx, err)
 	}
 	l := &lister{a: a, what: what, askers: make([]asker, len(targets))}
+	l.list = l.once
 	for i, t := range targets {
 		l.askers[i].target = t
 	}
@@ -93,6 +103,22 @@ func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	return blame(ctx, err)
 }
 
+// lsSessions lists the sessions of the store that serve has with the same
+// configuration.
+func (a *app) lsSessions(ctx context.Context, f *lsFlags, interval time.Duration) error {
+	if len(a.peers) > 0 || a.instance != "" {
+		return usagef("sessions are listed from the auth store of this machine, and no instance is asked: leave --peer and --instance out, and say which store with --auth-store or --data-dir")
+	}
+	return a.withAccounts(ctx, false, func(_ context.Context, accounts *auth.Accounts) error {
+		l := &lister{a: a, list: func(ctx context.Context) error { return a.printSessions(ctx, accounts, "") }}
+		err := l.list(ctx)
+		if err != nil || !f.watch {
+			return err
+		}
+		return l.watch(ctx, interval, nil)
+	})
+}
+
 // shortestWatch keeps a watch from being a load.
 const shortestWatch = 100 * time.Millisecond
 
@@ -101,6 +127,7 @@ type lister struct {
 	a      *app
 	what   string
 	askers []asker
+	list   func(ctx context.Context) error // prints it once
 	// answered: some instance has, the last time.
 	answered bool
 }
@@ -165,7 +192,7 @@ func (l *lister) watch(ctx context.Context, interval time.Duration, first error)
 				return outputError(err, conduit.Executed, "")
 			}
 		}
-		err := l.once(ctx)
+		err := l.list(ctx)
 		if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == reasonOutput {
 			return err
 		}
