@@ -346,6 +346,15 @@ func (a *Accounts) Revoke(ctx context.Context, id SessionID) error {
 	return a.o.Store.RemoveSession(ctx, id)
 }
 
+// RevokeSecret ends the session that a secret opens, and returns its id.
+func (a *Accounts) RevokeSecret(ctx context.Context, s Secret) (SessionID, error) {
+	f, err := a.o.Store.Find(ctx, s)
+	if err != nil {
+		return SessionID{}, err
+	}
+	return f.Session.ID, a.o.Store.RemoveSession(ctx, f.Session.ID)
+}
+
 // RevokeUser ends all sessions of a user and returns how many there were.
 func (a *Accounts) RevokeUser(ctx context.Context, name string) (int, error) {
 	name, err := CleanName(name)

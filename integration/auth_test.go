@@ -145,6 +145,36 @@ func (r *realm) asInstance(session string, id address.InstanceID) *transport.Pee
 	return c.Peer(r.worker.url)
 }
 
+// instanceSession returns a session of an instance with that id.
+func (r *realm) instanceSession(ctx context.Context, id address.InstanceID) string {
+	r.t.Helper()
+	store, err := boltstore.Open(ctx, strings.TrimPrefix(r.store, "bolt:"), boltstore.Options{MustExist: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	m, err := auth.NewAccounts(auth.AccountsOptions{Store: store, Hasher: auth.NewHasher(auth.PasswordCost{}, 1)}).MintInstance(ctx, "w", id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return r.secret(m.Secret.Reveal())
+}
+
+// door opens the management socket of the front, as an operator.
+func (r *realm) door(ctx context.Context) *link.Conn {
+	r.t.Helper()
+	token, err := os.ReadFile(filepath.Join(r.front.dir, "run", "front.token"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	secret := r.secret(strings.TrimSpace(string(token)))
+	door, err := transport.DialSocket(ctx, filepath.Join(r.front.dir, "run", "front.sock"), []byte(secret), link.Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { door.Close(link.CloseDone, ""); <-door.Done() })
+	return door
+}
+
 // viaGateway calls by the gateway of the front and returns an error as a caller of
 // package client would see it.
 func (r *realm) viaGateway(session, path, body string) error {
@@ -186,16 +216,8 @@ func TestNobodyGetsMoreThanTheirOwn(t *testing.T) {
 	// The system user of an instance, as a thief would use it.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	store, err := boltstore.Open(ctx, strings.TrimPrefix(r.store, "bolt:"), boltstore.Options{MustExist: true})
-	if err != nil {
-		t.Fatal(err)
-	}
 	id := address.RandomInstanceID()
-	thief, err := auth.NewAccounts(auth.AccountsOptions{Store: store, Hasher: auth.NewHasher(auth.PasswordCost{}, 1)}).MintInstance(ctx, "w", id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	system := r.secret(thief.Secret.Reveal())
+	system := r.instanceSession(ctx, id)
 	instanceLink := r.asInstance(system, id)
 
 	echo := address.MustParse(echoAddr)
@@ -220,15 +242,7 @@ func TestNobodyGetsMoreThanTheirOwn(t *testing.T) {
 		}
 		return conduit.AsWhom{Kind: conduit.AsSession, Session: s}
 	}
-	token, err := os.ReadFile(filepath.Join(r.front.dir, "run", "front.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	door, err := transport.DialSocket(ctx, filepath.Join(r.front.dir, "run", "front.sock"), []byte(strings.TrimSpace(r.secret(strings.TrimSpace(string(token))))), link.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { door.Close(link.CloseDone, ""); <-door.Done() })
+	door := r.door(ctx)
 	operator := onDoor{door, link.NewRoute(echo)}
 	operatorHere := onDoor{door, link.NewRoute(address.MustParse(frontAddr))}
 
@@ -308,7 +322,7 @@ func TestNobodyGetsMoreThanTheirOwn(t *testing.T) {
 
 	// An instance's session opens links of that instance alone.
 	// (The server judges the dialer's Hello, which comes with the first call.)
-	err = as(r.asInstance(system, address.RandomInstanceID()).At(echo), "WhoAmI", conduit.AsWhom{})
+	err := as(r.asInstance(system, address.RandomInstanceID()).At(echo), "WhoAmI", conduit.AsWhom{})
 	if err == nil || !strings.Contains(err.Error(), "bound to another instance") {
 		t.Errorf("another instance with its session: %v", err)
 	}
@@ -378,21 +392,38 @@ func TestRevocationIsSoon(t *testing.T) {
 	r.worker.until("the old level to count", func() bool { return superuserOnly() != nil })
 	within(t, "two changed levels", begun)
 
-	// A stream on the link, one by the gateway, and one call that finishes.
-	streaming, linkEnd, gatewayEnd := make(chan struct{}, 2), make(chan error, 1), make(chan string, 1)
-	go func() {
-		first := sync.OnceFunc(func() { streaming <- struct{}{} })
-		var last error
-		for _, err := range conduit.Stream[int](ctx, byLink.At(echoAddr), "CountSlow", map[string]int{"n": 1000, "interval_ms": 100}) {
-			first()
-			last = err
-		}
-		linkEnd <- last
-	}()
+	// A stream on the session's own link, by the gateway, and as the session on links of
+	// others: of nobody, of an instance, and of an operator, by way of another instance.
+	id := address.RandomInstanceID()
+	streams := map[string]struct {
+		inv conduit.Invoker
+		o   []conduit.CallOption
+	}{
+		"the session's link": {byLink.At(echoAddr), nil},
+		"nobody's link":      {nobody.At(echoAddr), []conduit.CallOption{asAda}},
+		"an instance's link": {r.asInstance(r.instanceSession(ctx, id), id).At(address.MustParse(echoAddr)), []conduit.CallOption{asAda}},
+		"an operator's door": {onDoor{r.door(ctx), link.NewRoute(address.MustParse(echoAddr))}, []conduit.CallOption{asAda}},
+	}
+	type ending struct {
+		of  string
+		err error
+	}
+	streaming, ends, gatewayEnd := make(chan struct{}, len(streams)+1), make(chan ending, len(streams)), make(chan string, 1)
+	for what, s := range streams {
+		go func() {
+			first := sync.OnceFunc(func() { streaming <- struct{}{} })
+			var last error
+			for _, err := range conduit.Stream[int](ctx, s.inv, "CountSlow", map[string]int{"n": 1000, "interval_ms": 100}, s.o...) {
+				first()
+				last = err
+			}
+			ends <- ending{what, last}
+		}()
+	}
 	go func() {
 		gatewayEnd <- r.gatewayStream(ctx, ada, streaming)
 	}()
-	for range 2 {
+	for range len(streams) + 1 {
 		select {
 		case <-streaming:
 		case <-time.After(patience):
@@ -420,14 +451,16 @@ func TestRevocationIsSoon(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the gateway's stream goes on")
 	}
-	select {
-	case err := <-linkEnd:
-		within(t, "the link's stream ended", begun)
-		if got := reasonOf(err); got != conduit.ReasonSessionExpired {
-			t.Errorf("the link's stream ended with %v", err)
+	for range streams {
+		select {
+		case end := <-ends:
+			within(t, "the stream on "+end.of+" ended", begun)
+			if got := reasonOf(end.err); got != conduit.ReasonSessionExpired {
+				t.Errorf("the stream on %s ended with %v", end.of, end.err)
+			}
+		case <-time.After(patience):
+			t.Fatal("a stream goes on")
 		}
-	case <-time.After(patience):
-		t.Fatal("the link's stream goes on")
 	}
 	r.worker.until("the link to be refused", func() bool { return reasonOf(userOnly(byLink)) != "" })
 	within(t, "refused on its link", begun)

@@ -60,6 +60,8 @@ type access struct {
 	own   atomic.Pointer[auth.Minted]
 	ended chan struct{} // the session own may have ended
 
+	tenants tenants
+
 	ctx    context.Context //nolint:containedctx // lookups belong to no call
 	cancel context.CancelFunc
 
@@ -310,6 +312,7 @@ func expel(ctx context.Context, l *link.Conn, why *conduit.Error) {
 // pending is a call that is to be decided: a *link.Incoming, or a link.Parked.
 type pending interface {
 	router.Call
+	tenanted
 	Serve(fn link.ServeFunc)
 	Peer() link.Peer
 }
@@ -319,20 +322,34 @@ type pending interface {
 // reader; any other is parked until the store has been asked.
 func (a *access) door(next func(c pending, inv *frame.Invoke, who host.Principal)) link.Handler {
 	return handlerFunc(func(in *link.Incoming) {
-		who, err, known := a.decide(in.Peer(), in.Invoke, a.cached)
+		var g auth.Grant
+		who, err, known := a.decide(in.Peer(), in.Invoke, func(secret []byte) (p auth.Principal, err *conduit.Error, known bool) {
+			g, err, known = a.sessions.Cached(secret)
+			return callsAs(g, err, known)
+		})
 		switch {
 		case !known:
 			a.wait(in.Park(), next)
 		case err != nil:
 			in.Refuse(err)
 		default:
+			a.lodge(in, in.Invoke, g)
 			next(in, in.Invoke, who)
 		}
 	})
 }
 
 func (a *access) cached(secret []byte) (auth.Principal, *conduit.Error, bool) {
-	return a.sessions.CachedAs(secret)
+	return callsAs(a.sessions.Cached(secret))
+}
+
+// callsAs is a lookup's answer for a session that a call wants to run as: not as that
+// of an instance.
+func callsAs(g auth.Grant, err *conduit.Error, known bool) (auth.Principal, *conduit.Error, bool) {
+	if err == nil && !g.Instance.IsZero() {
+		return auth.Principal{}, errInstanceSession(), known
+	}
+	return g.Principal, err, known
 }
 
 // wait decides a parked call once its session is known. Calls that wait for the same
@@ -341,15 +358,16 @@ func (a *access) wait(p link.Parked, next func(c pending, inv *frame.Invoke, who
 	ok := a.spawn(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, lookupPatience)
 		defer cancel()
-		as := a.sessions.As(ctx, fmt.Sprintf("%p", p.Conn()))
-		who, err, _ := a.decide(p.Peer(), p.Invoke(), func(secret []byte) (auth.Principal, *conduit.Error, bool) {
-			user, err := as(secret)
-			return user, err, true
+		var g auth.Grant
+		who, err, _ := a.decide(p.Peer(), p.Invoke(), func(secret []byte) (user auth.Principal, err *conduit.Error, known bool) {
+			g, err = a.sessions.Validate(ctx, secret, fmt.Sprintf("%p", p.Conn()))
+			return callsAs(g, err, true)
 		})
 		if err != nil {
 			p.Refuse(err)
 			return
 		}
+		a.lodge(p, p.Invoke(), g)
 		next(p, p.Invoke(), who)
 	})
 	if !ok {

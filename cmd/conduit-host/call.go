@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/client"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
@@ -37,6 +39,7 @@ type callFlags struct {
 	parts       bool
 	all         bool
 	contentType string
+	asUser      string // a file with the secret of the session to call as
 	// typed says that contentType was given: then the argument is not looked at.
 	typed bool
 }
@@ -63,6 +66,10 @@ With --all the call goes to every node that has the element, full and draining
 ones too, each line says which one it is of, and a report on standard error says
 who answered. The exit status is 0 if all did.
 
+With --as-user the call runs as the user whose session's secret is in the file, and
+has the rights of that user alone, whoever is connected: an operator, or with --peer
+the session of --session, or nobody.
+
 There is no time limit but --timeout; Ctrl-C cancels the call. A result that is
 bytes is printed as a JSON string in base64, or with --raw as it is.
 
@@ -87,6 +94,7 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 	flags.BoolVar(&f.raw, "raw", false, "print the bytes of results as they are, with nothing between them")
 	flags.BoolVar(&f.parts, "part", false, "print the results of all parts, each line with its part's number (default: part 0, the return value, alone)")
 	flags.BoolVar(&f.all, "all", false, "call every node, and say which one each result is of")
+	flags.StringVar(&f.asUser, "as-user", "", "call as the user whose session's secret is in @FILE")
 	flags.StringVar(&f.contentType, "content-type", conduit.ContentJSON, "what the argument is; anything but JSON is sent unread")
 	return cmd
 }
@@ -100,6 +108,9 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 	}
 	in, arg, err := a.invocation(f, args[1:])
 	if err != nil {
+		return err
+	}
+	if in.As, err = a.asUser(f.asUser); err != nil {
 		return err
 	}
 	if f.parts && f.raw {
@@ -120,6 +131,24 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 		return blame(ctx, a.callAll(ctx, addr, in, arg, f))
 	}
 	return blame(ctx, a.callOne(ctx, addr, in, arg, f))
+}
+
+// asUser is --as-user: as whom a call runs.
+func (a *app) asUser(source string) (conduit.AsWhom, error) {
+	if source == "" {
+		return conduit.AsWhom{}, nil
+	}
+	if !strings.HasPrefix(source, "@") {
+		return conduit.AsWhom{}, usagef("--as-user takes @FILE, a file with the secret of a user's session, as `conduit-host session mint` prints it; on a command line everybody on the machine sees a secret")
+	}
+	text, err := a.readSession(source, "--as-user")
+	if err != nil {
+		return conduit.AsWhom{}, err
+	}
+	if _, err := auth.ParseSecret([]byte(text)); err != nil {
+		return conduit.AsWhom{}, usagef("--as-user: %s", conduit.AsError(err, conduit.NotSent).Message)
+	}
+	return conduit.AsWhom{Kind: conduit.AsSession, Session: text}, nil
 }
 
 // limit is --timeout; 0 if it was not given.

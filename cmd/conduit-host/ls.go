@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 	"github.com/elemental-conduit/conduit/registry"
@@ -18,8 +19,11 @@ import (
 
 // listing is what ls can list.
 func listing() []string {
-	return []string{"instances", "deployments", "elements", "services", "methods", "links"}
+	return []string{"instances", "deployments", "elements", "services", "methods", "links", sessionList}
 }
+
+// sessionList is what ls lists from the auth store: no instance tells of its users.
+const sessionList = "sessions"
 
 // lsFlags are the flags of ls.
 type lsFlags struct {
@@ -41,6 +45,8 @@ func (a *app) lsCommand() *cobra.Command {
   services     the addresses that can be called
   methods      the methods of those, with what they ask of a caller
   links        who is connected
+  sessions     who may call as whom and for how long, from the auth store of this
+               machine (--auth-store), whether or not an instance runs
 
 With --cluster, what is deployed is listed of every instance that it knows as well,
 as those have told it: so an instance that hosts nothing shows what can be called
@@ -64,7 +70,7 @@ on a line of its own. Who does not answer is left out with a warning.`,
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "ask again and again")
 	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "list what is deployed in all instances that are known, too")
 	cmd.Flags().StringVar(&f.interval, "interval", "2s", "how often --watch asks, at least 100ms")
-	a.addTargetFlags(cmd)
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == "auth.store" || isDialKey(k.Name) })
 	return cmd
 }
 
@@ -83,16 +89,20 @@ func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	case interval < shortestWatch:
 		return usagef("--interval: %q is too short; the shortest is %v", f.interval, shortestWatch)
 	}
-	if f.cluster && (what == "instances" || what == "links") {
-		return usagef("--cluster goes with what is deployed; ls %s knows the instances of the cluster anyway, and the links of each alone", what)
+	if f.cluster && (what == "instances" || what == "links" || what == sessionList) {
+		return usagef("--cluster goes with what is deployed, not with %s", what)
 	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
+	if what == sessionList {
+		return blame(ctx, a.lsSessions(ctx, f, interval))
+	}
 	targets, err := a.targets(ctx)
 	if err != nil {
 		return blame(ctx, err)
 	}
 	l := &lister{a: a, what: what, cluster: f.cluster, askers: make([]asker, len(targets))}
+	l.list = l.once
 	for i, t := range targets {
 		l.askers[i].target = t
 	}
@@ -104,6 +114,22 @@ func (a *app) ls(ctx context.Context, what string, f *lsFlags) error {
 	return blame(ctx, err)
 }
 
+// lsSessions lists the sessions of the store that serve has with the same
+// configuration.
+func (a *app) lsSessions(ctx context.Context, f *lsFlags, interval time.Duration) error {
+	if len(a.peers) > 0 || a.instance != "" {
+		return usagef("sessions are listed from the auth store of this machine, and no instance is asked: leave --peer and --instance out, and say which store with --auth-store or --data-dir")
+	}
+	return a.withAccounts(ctx, false, func(_ context.Context, accounts *auth.Accounts) error {
+		l := &lister{a: a, list: func(ctx context.Context) error { return a.printSessions(ctx, accounts, "") }}
+		err := l.list(ctx)
+		if err != nil || !f.watch {
+			return err
+		}
+		return l.watch(ctx, interval, nil)
+	})
+}
+
 // shortestWatch keeps a watch from being a load.
 const shortestWatch = 100 * time.Millisecond
 
@@ -113,6 +139,7 @@ type lister struct {
 	what    string
 	cluster bool // of all instances that those who are asked know
 	askers  []asker
+	list    func(ctx context.Context) error // prints it once
 	// answered: some instance has, the last time.
 	answered bool
 }
@@ -177,7 +204,7 @@ func (l *lister) watch(ctx context.Context, interval time.Duration, first error)
 				return outputError(err, conduit.Executed, "")
 			}
 		}
-		err := l.once(ctx)
+		err := l.list(ctx)
 		if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == reasonOutput {
 			return err
 		}

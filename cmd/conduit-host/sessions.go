@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/internal/config"
 )
@@ -32,7 +34,9 @@ func (a *app) sessionMint() *cobra.Command {
 		Use:   "mint --user USER",
 		Short: "Makes a session for a user, without the password, and prints its secret",
 		Long: `Makes a session for a user, without asking for the password, and prints its
-secret, which is kept nowhere else: whoever has it calls as the user.
+secret, which is kept nowhere else: whoever has it calls as the user. The id of the
+session, by which it can be ended, is printed on standard error, or with -o json
+beside the secret.
 
 The session lasts auth.session_timeout beyond its last use, or with --ttl just as
 long as that says, used or not.`,
@@ -62,7 +66,12 @@ long as that says, used or not.`,
 					Secret  string    `json:"secret"`
 					User    string    `json:"user"`
 					Expires time.Time `json:"expires"`
-				}{m.Secret.Reveal(), m.User.Name, m.Session.Expires}
+					ID      string    `json:"id"`
+				}{m.Secret.Reveal(), m.User.Name, m.Session.Expires, m.Session.ID.String()}
+				if a.output == formatTable {
+					// Not beside the secret: that goes to a file, which --session @FILE reads.
+					fmt.Fprintf(a.stderr, "session %s of %s\n", v.ID, v.User)
+				}
 				return a.print(v, func(w io.Writer) { fmt.Fprintln(w, v.Secret) })
 			})
 		},
@@ -76,21 +85,50 @@ long as that says, used or not.`,
 
 // sessionRow is a session in JSON: for scripts, so its names only grow.
 type sessionRow struct {
-	ID       string    `json:"id"`
-	User     string    `json:"user"`
-	Created  time.Time `json:"created"`
-	Seen     time.Time `json:"seen"`
-	Expires  time.Time `json:"expires"`
-	Fixed    bool      `json:"fixed,omitempty"`
-	Instance string    `json:"instance,omitempty"`
+	ID       string        `json:"id"`
+	User     string        `json:"user"`
+	Level    conduit.Level `json:"level"`
+	Created  time.Time     `json:"created"`
+	Seen     time.Time     `json:"seen"`
+	Expires  time.Time     `json:"expires"`
+	Fixed    bool          `json:"fixed,omitempty"`
+	Instance string        `json:"instance,omitempty"`
 }
 
-func sessionRowOf(s auth.Session) sessionRow {
-	r := sessionRow{ID: s.ID.String(), User: s.UserName, Created: s.Created, Seen: s.Seen, Expires: s.Expires, Fixed: s.Life == 0}
+func sessionRowOf(s auth.Session, level conduit.Level) sessionRow {
+	r := sessionRow{ID: s.ID.String(), User: s.UserName, Level: level, Created: s.Created, Seen: s.Seen, Expires: s.Expires, Fixed: s.Life == 0}
 	if !s.Instance.IsZero() {
 		r.Instance = s.Instance.String()
 	}
 	return r
+}
+
+// printSessions prints all sessions, or those of one user.
+func (a *app) printSessions(ctx context.Context, accounts *auth.Accounts, user string) error {
+	sessions, err := accounts.Sessions(ctx, user)
+	if err != nil {
+		return err
+	}
+	users, err := accounts.Users(ctx)
+	if err != nil {
+		return err
+	}
+	levels := map[auth.UserID]conduit.Level{}
+	for _, u := range users {
+		levels[u.ID] = u.Level
+	}
+	rows := make([]sessionRow, 0, len(sessions))
+	for _, s := range sessions {
+		if level, ok := levels[s.User]; ok { // else the user was removed meanwhile, with the session
+			rows = append(rows, sessionRowOf(s, level))
+		}
+	}
+	return a.print(rows, func(w io.Writer) {
+		tableLine(w, "ID", "USER", "LEVEL", "SEEN", "EXPIRES", "INSTANCE")
+		for _, r := range rows {
+			tableLine(w, r.ID, r.User, r.Level.String(), r.Seen.Format(time.RFC3339), r.Expires.Format(time.RFC3339), r.Instance)
+		}
+	})
 }
 
 func (a *app) sessionList() *cobra.Command {
@@ -102,20 +140,7 @@ func (a *app) sessionList() *cobra.Command {
 		Args:    takes(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
-				sessions, err := accounts.Sessions(ctx, user)
-				if err != nil {
-					return err
-				}
-				rows := make([]sessionRow, 0, len(sessions))
-				for _, s := range sessions {
-					rows = append(rows, sessionRowOf(s))
-				}
-				return a.print(rows, func(w io.Writer) {
-					tableLine(w, "ID", "USER", "SEEN", "EXPIRES", "INSTANCE")
-					for _, r := range rows {
-						tableLine(w, r.ID, r.User, r.Seen.Format(time.RFC3339), r.Expires.Format(time.RFC3339), r.Instance)
-					}
-				})
+				return a.printSessions(ctx, accounts, user)
 			})
 		},
 	}
@@ -127,24 +152,35 @@ func (a *app) sessionList() *cobra.Command {
 func (a *app) sessionRevoke() *cobra.Command {
 	var user string
 	cmd := &cobra.Command{
-		Use:     "revoke ID | --user USER",
-		Short:   "Ends a session, or all sessions of a user, everywhere within a second",
-		Example: "  conduit-host session revoke --user ada\n  conduit-host session revoke 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-		Args:    takes(0, 1, "ID, or --user USER"),
+		Use:   "revoke ID | @FILE | --user USER",
+		Short: "Ends a session, or all sessions of a user, everywhere within a second",
+		Long: `Ends a session, or all sessions of a user, everywhere within a second. A session is
+named by its ID, as session mint and session ls show it, or by a file that holds its
+secret, as session mint printed it.`,
+		Example: "  conduit-host session revoke --user ada\n  conduit-host session revoke @ada.session\n  conduit-host session revoke 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+		Args:    takes(0, 1, "ID or @FILE, or --user USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (user == "") == (len(args) == 0) {
-				return usagef("say what to end: the ID of a session, as session ls shows it, or --user NAME for all of a user's")
+				return usagef("say what to end: the ID of a session, as session ls shows it, @FILE with its secret, or --user NAME for all of a user's")
+			}
+			var id auth.SessionID
+			var secret *auth.Secret
+			if user == "" {
+				var err error
+				if id, secret, err = a.sessionNamed(args[0]); err != nil {
+					return err
+				}
 			}
 			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
 				n := 1
 				var err error
-				if user != "" {
+				switch {
+				case user != "":
 					n, err = accounts.RevokeUser(ctx, user)
-				} else {
-					var id auth.SessionID
-					if id, err = auth.ParseSessionID(args[0]); err == nil {
-						err = accounts.Revoke(ctx, id)
-					}
+				case secret != nil:
+					_, err = accounts.RevokeSecret(ctx, *secret)
+				default:
+					err = accounts.Revoke(ctx, id)
 				}
 				if err != nil {
 					return err
@@ -156,4 +192,19 @@ func (a *app) sessionRevoke() *cobra.Command {
 	a.addStoreFlags(cmd)
 	cmd.Flags().StringVar(&user, "user", "", "end all sessions of this user")
 	return cmd
+}
+
+// sessionNamed is the session that an argument names: by its id, or by a file with its
+// secret. No message of it says what the secret is.
+func (a *app) sessionNamed(arg string) (id auth.SessionID, secret *auth.Secret, err error) {
+	if !strings.HasPrefix(arg, "@") {
+		id, err = auth.ParseSessionID(arg)
+		return id, nil, err
+	}
+	text, err := a.readSession(arg, "session revoke")
+	if err != nil {
+		return id, nil, err
+	}
+	s, err := auth.ParseSecret([]byte(text))
+	return id, &s, err
 }

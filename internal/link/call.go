@@ -76,6 +76,7 @@ type callState struct {
 	extra int64  // counted as a window is, beside it
 
 	server *ServerCall
+	guest  Guest // on whose right it runs, if that is not the link's
 }
 
 // ref points at a call as long as it is the same call. As the other half of a
@@ -310,6 +311,9 @@ func (c *Conn) retire(k *call) {
 	if k.parked() {
 		c.unpark(k, early(c.lost(conduit.Refused), k.doubt, c.o.Op))
 	}
+	if k.guest != nil {
+		c.later(effect{kind: effectLeft, guest: k.guest})
+	}
 	c.dropHold(k)
 	c.freeExtra(k)
 	c.freeWindow(k, k.window)
@@ -373,6 +377,7 @@ type effect struct {
 	code    conduit.Code
 	outcome conduit.Outcome
 	err     *conduit.Error
+	guest   Guest
 }
 
 type effectKind uint8
@@ -386,6 +391,7 @@ const (
 	effectTaken                     // return that of a message which was passed on
 	effectClose                     // the last call of CloseWhenIdle has ended
 	effectAttempt                   // an attempt failed that may be followed by another
+	effectLeft                      // tell a guest that a call of its is over
 )
 
 // unlock releases c.mu and then does what was put off meanwhile.
@@ -417,6 +423,8 @@ func (c *Conn) unlock() {
 			c.Close(CloseDone, "nothing more is sent on this link")
 		case effectAttempt:
 			e.to.k.conn.attemptFailed(e.to, attemptEnd{err: told(e.err, false), body: e.body, owner: e.owner, tag: e.tag})
+		case effectLeft:
+			e.guest.CallLeft()
 		}
 	}
 	clear(list)

@@ -335,6 +335,24 @@ func (c *Conn) CancelIncoming(cause *conduit.Error) {
 	c.cancelIncoming(cause, func(*call) bool { return true })
 }
 
+// CancelIncomingOf cancels the calls of a guest that this end serves, as
+// CancelIncoming does; those that come with the guest later are not cancelled.
+func (c *Conn) CancelIncomingOf(g Guest, cause *conduit.Error) {
+	c.cancelIncoming(cause, func(k *call) bool { return k.guest == g })
+}
+
+// host notes whose guest a call is; k is nil for one that is over. c.mu is held.
+func (c *Conn) host(k *call, g Guest) {
+	if k == nil {
+		c.later(effect{kind: effectLeft, guest: g})
+		return
+	}
+	if k.guest != nil {
+		c.later(effect{kind: effectLeft, guest: k.guest})
+	}
+	k.guest = g
+}
+
 // CancelBackground cancels the background calls that this end serves, as
 // CancelIncoming does, but for those that [Incoming.KeepInDrain] was called for:
 // what a drain does at once.

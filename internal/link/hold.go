@@ -50,7 +50,9 @@ type heldCall struct {
 	router Router // nil if it does not want the call back
 	tag    uint64
 	failed *conduit.Error // what the last attempt ended with
-	early  *attemptEnd    // it ended before all was passed on
+	// owed are units of the Invoke that count as judged once the call is decided about.
+	owed  uint32
+	early *attemptEnd // it ended before all was passed on
 
 	paid    int64 // what the caller was credited for, in bytes
 	unfreed int64 // of the window, given back with the hold

@@ -26,10 +26,8 @@ type Incoming struct {
 	units    uint32
 	decided  bool
 	// judged: the units were counted as judged, or somebody else will see to it. The
-	// reader calls judge once Handle has returned. A call that is decided later, off
-	// the reader, takes a copy of its Incoming along, sets judged in the reader's
-	// only, and has judge called on the copy once, when it is decided, also if it
-	// ended meanwhile: until then its units are sent and not judged.
+	// reader calls judge once Handle has returned. Of a call that is parked the hold
+	// owes it (heldCall.owed) until the call is decided about.
 	judged bool
 }
 
@@ -64,6 +62,15 @@ func (in *Incoming) judge() {
 	if r := in.conn.o.Reporter; r != nil && in.units > 0 {
 		r.Refuse(int64(in.units))
 	}
+}
+
+// SetGuest says on whose right the call runs, if that is not the link's own: it is to
+// be said before the call is decided about, and once. See [Conn.CancelIncomingOf].
+func (in *Incoming) SetGuest(g Guest) {
+	c := in.conn
+	c.mu.Lock()
+	c.host(in.ref.get(), g)
+	c.unlock()
 }
 
 // KeepInDrain says that the call, one in the background, is not to end as soon as

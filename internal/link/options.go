@@ -78,6 +78,15 @@ type Peer struct {
 	Guest any
 }
 
+// Guest is a right by which calls run that is not their link's own, such as the
+// session that a call names, and counts those calls. It must be comparable, as a
+// pointer is.
+type Guest interface {
+	// CallLeft says that a call of the guest is over, for each that was given to
+	// SetGuest once. No lock of a link is held, and it must not block.
+	CallLeft()
+}
+
 // Options say how a link behaves. The zero value of a number is its default.
 type Options struct {
 	// Dialer: this end dialled; it reads the other's Hello before it writes its

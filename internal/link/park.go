@@ -41,6 +41,9 @@ type Router interface {
 // as they end any other; Done tells. The decision is to be made even so: it costs
 // nothing then, gives back what is held, and tells the owner.
 //
+// The units of the Invoke count as judged with the first decision: until then they
+// are sent, and not judged.
+//
 // A Parked is a small value; copies stand for the same decision. Its methods may
 // be called concurrently.
 type Parked struct {
@@ -59,6 +62,9 @@ func (in *Incoming) Park() Parked {
 	if why == nil {
 		p = c.park(h.call.get(), h)
 		c.letGo(h)
+		if !in.judged {
+			in.judged, h.owed = true, in.units
+		}
 	} else {
 		h.turn++
 		h.state, h.over = holdOver, why
@@ -142,6 +148,37 @@ func (p Parked) Deadline() (at time.Time, ok bool) { return p.h.deadline, !p.h.d
 // Invoke returns the call as it came. It must not be changed, and is valid until
 // the decision, also when the call is over.
 func (p Parked) Invoke() *frame.Invoke { return &p.h.inv }
+
+// Reporter returns the link's: see [Incoming.Reporter].
+func (p Parked) Reporter() Reporter { return p.h.conn.o.Reporter }
+
+// MarkJudged says that whoever decides about the call has counted its units as
+// judged, by the link's Reporter. Otherwise the decision does it.
+func (p Parked) MarkJudged() { p.owed() }
+
+// owed takes over the units that are to be counted as judged.
+func (p Parked) owed() (units int64) {
+	h := p.h
+	h.conn.mu.Lock()
+	defer h.conn.mu.Unlock()
+	if h.turn == p.turn {
+		units, h.owed = int64(h.owed), 0
+	}
+	return units
+}
+
+// SetGuest says on whose right the call runs: see [Incoming.SetGuest]. The guest of one
+// that is over, or was decided about, hears at once that it is.
+func (p Parked) SetGuest(g Guest) {
+	h, c := p.h, p.h.conn
+	c.mu.Lock()
+	var k *call
+	if h.turn == p.turn && h.state == holdParked {
+		k = h.call.get()
+	}
+	c.host(k, g)
+	c.unlock()
+}
 
 // Done is closed when the call is over or decided about.
 func (p Parked) Done() <-chan struct{} {
@@ -360,6 +397,13 @@ func (h *hold) into(r ref, s *ServerCall) *conduit.Error {
 // that p had, if it is the first. c.mu is held on return.
 func (p Parked) claim() (k *call, first bool) {
 	h := p.h
+	// Before what comes of it, so that a Status which goes with that says so; and with
+	// no lock of the link held.
+	if r := h.conn.o.Reporter; r != nil {
+		if units := p.owed(); units > 0 {
+			r.Refuse(units)
+		}
+	}
 	h.conn.mu.Lock()
 	if h.turn != p.turn {
 		return nil, false
