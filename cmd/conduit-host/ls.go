@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/config"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
 )
 
 // listing is what ls can list.
@@ -271,8 +272,14 @@ func (a *app) printListing(what string, answers []answer) error {
 	}
 }
 
-// listInstances lists each instance once, though several may know it.
 func (a *app) listInstances(answers []answer) error {
+	rows := instanceRows(answers)
+	return a.print(rows, func(w io.Writer) { instanceTable(w, rows) })
+}
+
+// instanceRows has each instance once, though several may know it, and each that claims
+// another's id besides.
+func instanceRows(answers []answer) []instanceRow {
 	rows := []instanceRow{}
 	seen := map[string]bool{}
 	for _, one := range answers { // those that answered know themselves best
@@ -283,11 +290,13 @@ func (a *app) listInstances(answers []answer) error {
 	}
 	for _, one := range answers {
 		for _, p := range one.peers[1:] {
-			if id := p.GetInfo().GetInstance(); id == "" || !seen[id] || p.GetState() == "conflict" {
-				seen[id] = true
+			id, conflict := p.GetInfo().GetInstance(), p.GetState() == registry.StateConflict.String()
+			if id == "" || !seen[id] || conflict {
 				rows = append(rows, instanceRowOf(p, false))
 			}
+			// One in conflict stands for nobody: who has the id by right may still come.
+			seen[id] = seen[id] || !conflict
 		}
 	}
-	return a.print(rows, func(w io.Writer) { instanceTable(w, rows) })
+	return rows
 }
