@@ -6,10 +6,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
 // scanRig is a scanner over a directory of its own, with a clock of the test's.
@@ -135,6 +138,13 @@ func TestScanRefusals(t *testing.T) {
 			t.Errorf("%s: the reason is to come first and the file to be named: %s", name, f.refused.reason)
 		}
 	}
+	me := safepath.UserName(uint32(os.Geteuid()))
+	if why := found["mode"].refused; why != nil && (!strings.Contains(why.reason, "owner "+me) || !strings.Contains(why.reason, "runs as "+me) || !strings.Contains(why.reason, "chmod +x")) {
+		t.Errorf("mode: %v", why)
+	}
+	if info, err := os.Stat(filepath.Join(r.dir, "mode")); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("its mode is %v, %v: the host changes none", info.Mode(), err)
+	}
 	for _, name := range []string{"good", "inner"} {
 		f := found[name]
 		if f.binary == nil {
@@ -215,6 +225,31 @@ func TestScanWaits(t *testing.T) {
 	}
 	if found, _ := r.scan(); len(found) != 0 {
 		t.Errorf("a removed file is still found: %v", found)
+	}
+}
+
+// TestScanUnreadable: what the host may run but not read cannot be copied, and so is
+// refused with whose it is, its mode, and who the host is (FIL-05).
+func TestScanUnreadable(t *testing.T) {
+	r := newScanRig(t)
+	path := r.put("echo", program(t), 0o111)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := causeOf(openError(path, info, &os.PathError{Op: "open", Path: path, Err: syscall.EACCES}))
+	if os.Geteuid() != 0 { // root reads everything
+		found, _ := r.scan()
+		refused = found["echo"].refused
+	}
+	if refused == nil || refused.kind != refusedNotReadable {
+		t.Fatalf("got %v", refused)
+	}
+	me := safepath.UserName(uint32(os.Geteuid()))
+	for _, part := range []string{"mode 0111", "owner " + me, "runs as " + me, "chmod +r " + path} {
+		if !strings.Contains(refused.reason, part) {
+			t.Errorf("%q does not say %q", refused.reason, part)
+		}
 	}
 }
 

@@ -343,29 +343,62 @@ func TestReload(t *testing.T) {
 	w := start(t, []string{built.echo})
 	f := prepare(t, nil)
 	f.name = "front"
-	file := f.dir + "/conduit.yaml"
-	write := func(peers string) {
-		if err := writeFile(file, "discovery:\n  static: ["+peers+"]\n"); err != nil {
+	file, secrets := f.dir+"/conduit.yaml", f.dir+"/secrets.yaml"
+	put := func(path, text string) {
+		if err := writeFile(path, text); err != nil {
 			t.Fatal(err)
 		}
 	}
+	write := func(peers string) {
+		put(file, "host.attributes_file: "+secrets+"\ndiscovery:\n  static: ["+peers+"]\n")
+	}
+	reachable := func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 0 }
+	word := func(parts ...string) {
+		t.Helper()
+		f.waitLine("a word on the bad file", func(s string) bool {
+			return strings.Contains(s, "reload: everything is left as it was") && !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) })
+		})
+	}
+	put(secrets, "a: b\n")
 	write("")
-	f.launch("--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--config", file)
+	f.launch("--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--config", file, "--host-deployments", "")
 	f.waitReady()
 	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 3, "")
 
 	write(`"` + w.url + `"`)
 	f.signal(syscall.SIGHUP)
-	f.until("the worker to be found", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 0 })
+	f.until("the worker to be found", reachable)
 
+	// CLI-07: of a file with a fault nothing is taken, whatever the fault is.
 	write("not a peer://")
 	f.signal(syscall.SIGHUP)
-	f.waitLine("a word on the bad list", func(s string) bool { return strings.Contains(s, "discovery.static") && strings.Contains(s, "error") })
-	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 0, "\"X\"\n")
-
+	word("discovery.static", "error")
+	put(file, "discovery: [\n")
+	f.signal(syscall.SIGHUP)
+	word("is not YAML")
+	put(file, "drian: {timeout: 5s}\ndiscovery: {static: []}\n")
+	f.signal(syscall.SIGHUP)
+	word("drian")
+	put(secrets, "[not, a, mapping]\n")
 	write("")
 	f.signal(syscall.SIGHUP)
+	word("host.attributes_file")
+	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 0, "\"X\"\n")
+
+	// And the next good one is taken, however often it is asked for. What needs a
+	// restart is named.
+	put(secrets, "a: c\n")
+	put(file, "host.attributes_file: "+secrets+"\nbudget.total: 77\ndiscovery:\n  static: []\n")
+	for range 10 {
+		f.signal(syscall.SIGHUP)
+	}
 	f.until("the worker to be left", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 3 })
+	f.waitLine("what needs a restart", func(s string) bool {
+		return strings.Contains(s, "takes effect at the next start only") && strings.Contains(s, "budget.total") && strings.Contains(s, "77")
+	})
+	write(`"` + w.url + `"`)
+	f.signal(syscall.SIGHUP)
+	f.until("the worker to be found again", reachable)
 }
 
 // While it drains, and still answers, the gateway closes each connection in order, so

@@ -162,3 +162,31 @@ func TestClaimIsTakenAway(t *testing.T) {
 	}
 	held.Release()
 }
+
+// REG-03: what a handler has claimed is given back once, by a deferred Release as well,
+// and also when it panics in between.
+func TestClaimOfAHandlerThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := pluginapi.NewService("test.S")
+		pluginapi.Handle(s, "Panic", func(ctx context.Context, explicitly bool) (none, error) {
+			claim, err := pluginapi.HostFrom(ctx).Claim(ctx, 3)
+			if err != nil {
+				return none{}, err
+			}
+			defer claim.Release()
+			if explicitly {
+				claim.Release()
+			}
+			panic("between the two")
+		}, pluginapi.Remote(), pluginapi.Units(2))
+		c := plugintest.Start(t, pluginapi.Element{Name: "e", Services: []*pluginapi.Service{s}}, plugintest.Budget(10))
+		for _, explicitly := range []bool{true, false} {
+			for range 3 {
+				_, err := conduit.Call[none](t.Context(), c.Service("test.S"), "Panic", explicitly)
+				wantError(t, err, conduit.Internal, conduit.ReasonPanic, conduit.Executed)
+				synctest.Wait()
+				wantBudget(t, c, 10, 0, 0)
+			}
+		}
+	})
+}

@@ -424,6 +424,79 @@ func TestCancelReachesTheHandler(t *testing.T) {
 	})
 }
 
+// CAN-07: a call that a handler makes ends with the handler's own, and what the handler
+// has taken out of it goes on.
+func TestCancelReachesInnerCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended, outlives := make(chan error, 1), make(chan error, 1)
+		inner := pluginapi.NewService("test.Inner")
+		pluginapi.Handle(inner, "Wait", func(ctx context.Context, _ none) (none, error) {
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return none{}, ctx.Err()
+		}, pluginapi.Remote())
+		pluginapi.Handle(inner, "Slow", func(ctx context.Context, _ none) (string, error) {
+			select {
+			case <-time.After(10 * time.Second):
+				return "done", nil
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		}, pluginapi.Remote(), pluginapi.MinLevel(pluginapi.Anonymous))
+		at := func(ctx context.Context) conduit.Invoker {
+			return pluginapi.HostFrom(ctx).At("*://other/inner/test.Inner")
+		}
+		outer := pluginapi.NewService("test.Outer")
+		pluginapi.Handle(outer, "Wait", func(ctx context.Context, _ none) (none, error) {
+			return conduit.Call[none](ctx, at(ctx), "Wait", nil)
+		}, pluginapi.Remote())
+		pluginapi.Handle(outer, "Leave", func(ctx context.Context, _ none) (none, error) {
+			to, detached := at(ctx), context.WithoutCancel(ctx)
+			go func() {
+				got, err := conduit.Call[string](detached, to, "Slow", nil)
+				if err == nil && got != "done" {
+					err = errors.New("it is " + got)
+				}
+				outlives <- err
+			}()
+			return none{}, nil
+		}, pluginapi.Remote())
+		c := plugintest.Start(t, pluginapi.Element{Name: "outer", Services: []*pluginapi.Service{outer}},
+			plugintest.Beside("other", pluginapi.Element{Name: "inner", Services: []*pluginapi.Service{inner}}))
+		s := c.As("ada", pluginapi.User).Service("test.Outer")
+
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { _, err := conduit.Call[none](ctx, s, "Wait", nil); over <- err }()
+		time.Sleep(5 * time.Second) // it waits in the inner one
+		select {
+		case err := <-ended:
+			t.Fatalf("the inner call has ended by itself: %v", err)
+		default:
+		}
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the inner handler's cause is %v", err)
+			}
+		default:
+			t.Error("the inner handler works on")
+		}
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			t.Errorf("the outer call: %v", err)
+		}
+
+		if _, err := conduit.Call[none](t.Context(), s, "Leave", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-outlives; err != nil {
+			t.Errorf("the call that was taken out of its own: %v", err)
+		}
+	})
+}
+
 func TestCallsOfAnElement(t *testing.T) {
 	inner := pluginapi.NewService("test.Inner")
 	pluginapi.Handle(inner, "Level", func(ctx context.Context, _ none) (string, error) {

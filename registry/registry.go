@@ -51,6 +51,8 @@ type Registry struct {
 	stopped atomic.Bool
 	dirty   chan struct{} // something changed that the index, or a subscriber, is to see
 	settled chan struct{}
+	leaving chan struct{} // closed by Leave
+	leave   func()        // closes it once
 	relief  relief
 	shapes  shapes
 
@@ -86,6 +88,8 @@ func New(o Options) *Registry {
 		o: o, log: o.Log, dirty: make(chan struct{}, 1), settled: make(chan struct{}),
 		targets: map[string]*target{}, byID: map[address.InstanceID]*Peer{}, subscribers: map[*subscriber]struct{}{},
 	}
+	r.leaving = make(chan struct{})
+	r.leave = sync.OnceFunc(func() { close(r.leaving) })
 	ix := newIndex(1, nil)
 	ix.asking = 1 // discovery itself
 	r.index.Store(ix)
@@ -122,6 +126,22 @@ func (r *Registry) Run(ctx context.Context) error {
 	return err
 }
 
+// Leave says that this instance goes away. From now on nobody is dialled who has not
+// been a peer, and what discovery tells counts no more. Peers stay until Run ends, and
+// one whose link is lost is dialled again: calls under way may need it. It may be called
+// at any time, and again.
+func (r *Registry) Leave() { r.leave() }
+
+// leaves reports whether Leave was called.
+func (r *Registry) leaves() bool {
+	select {
+	case <-r.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
 // Settled is closed once discovery has spoken and each URL that it named at first
 // was asked, or found not to answer: what a pick says before may just be early.
 func (r *Registry) Settled() <-chan struct{} { return r.settled }
@@ -141,6 +161,9 @@ func (r *Registry) apply(ctx context.Context, s discovery.Snapshot) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.listed && r.leaves() {
+		return
+	}
 	r.problems = s.Problems
 	for url, t := range r.targets {
 		t.withdrawn = !listed[url]

@@ -500,6 +500,55 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// DRN-09: an instance that goes away looks for nobody any more, and loses nobody whom
+// calls under way may need.
+func TestLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		a, b := w.host("a", 10, "app"), w.host("b", 10, "app")
+		w.list("a", "b", "dead")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		check(t, "peers", w.picks(in("app"), Query{}), "a b")
+		before := w.dialled("dead")
+		if before == 0 {
+			t.Fatal("who is dead was never dialled")
+		}
+		w.r.Leave()
+		w.r.Leave()
+		w.host("new", 10, "app")
+		w.list("a", "new", "dead") // b is withdrawn, which counts no more, either
+		b.link().goAway(conduit.ReasonDraining)
+		synctest.Wait()
+		b.kill()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := w.dialled("dead") - before; n > 0 || w.dialled("new") > 0 || w.dialled("b") > 1 {
+			t.Errorf("dialled: dead %d times, new %d, b %d", n, w.dialled("new"), w.dialled("b")-1)
+		}
+		check(t, "picks", w.picks(in("app"), Query{}), "a")
+		a.link().die()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		check(t, "a lost peer", w.picks(in("app"), Query{}), "a")
+		if w.dialled("a") != 2 {
+			t.Errorf("it was dialled %d times", w.dialled("a"))
+		}
+	})
+	// Before anybody was found: nobody waits for answers that will not come.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.host("a", 10, "app")
+		w.r.Leave()
+		w.list("a")
+		began := time.Now()
+		_, err := w.r.Pick(t.Context(), w.place(in("app")), Query{})
+		if err == nil || time.Since(began) > 0 || w.dialled("a") > 0 {
+			t.Errorf("%v after %v, %d dials", err, time.Since(began), w.dialled("a"))
+		}
+	})
+}
+
 // A peer that is restarted in order again and again, as in a roll-out, is back at
 // once each time: it said goodbye, so it is not one that cannot keep a link.
 func TestRestartedOftenInOrder(t *testing.T) {

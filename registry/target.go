@@ -66,6 +66,10 @@ func (t *target) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		if t.r.leaves() && !t.missed() {
+			<-ctx.Done()
+			return
+		}
 		v := t.attempt(ctx)
 		if ctx.Err() != nil {
 			return
@@ -92,6 +96,19 @@ func (t *target) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// missed reports whether there was a peer that did not leave by itself. If not, t is
+// noted as one that is dialled no more.
+func (t *target) missed() bool {
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
+	if t.last != nil && !t.goodbye {
+		return true
+	}
+	t.tried, t.next = true, time.Time{}
+	t.r.touch()
+	return false
 }
 
 // idle notes when the next dial will be.

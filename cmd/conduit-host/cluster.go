@@ -125,22 +125,22 @@ func (f *fabric) leave() {
 	f.router.Close()
 }
 
-// reload takes over what may change while the instance runs, and says what may
-// not.
+// reload takes over what may change while the instance runs, all of it or nothing, and
+// says what may not.
 func (i *instance) reload(c *config.Config) {
 	select {
 	case i.rereadCerts <- struct{}{}:
 	default: // it is about to
 	}
-	if err := i.fabric.static.Reload(c.List("discovery.static")); err != nil {
-		i.log.Error("reload: discovery.static is left as it was", "error", err)
-		return
-	}
 	attributes, err := instanceAttributes(c)
 	if err == nil {
-		err = i.host.setAttributes(attributes)
+		err = i.fabric.static.Reload(c.List("discovery.static"))
 	}
 	if err != nil {
+		i.log.Error("reload: everything is left as it was", "error", err)
+		return
+	}
+	if err := i.host.setAttributes(attributes); err != nil { // checked, so it is the host that cannot
 		i.log.Error("reload: the attributes of elements are left as they were", "error", err)
 	}
 	reloaded := []string{"discovery.static", "host.attributes", "host.attributes_file"}

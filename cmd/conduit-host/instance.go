@@ -347,6 +347,7 @@ func (i *instance) drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	i.closing.Store(true)
+	i.fabric.registry.Leave()
 	limited, cancel := context.WithTimeout(ctx, max(i.c.Duration("drain.timeout"), i.host.drainTimeout()))
 	defer cancel()
 	i.drainDoors(limited)

@@ -330,8 +330,14 @@ func hosts(answers []answer) (list []*conduitv1.InstanceInfo) {
 	return list
 }
 
-// listInstances lists each instance once, though several may know it.
 func (a *app) listInstances(answers []answer) error {
+	rows := instanceRows(answers)
+	return a.print(rows, func(w io.Writer) { instanceTable(w, rows) })
+}
+
+// instanceRows has each instance once, though several may know it, and each that claims
+// another's id besides.
+func instanceRows(answers []answer) []instanceRow {
 	rows := []instanceRow{}
 	seen := map[string]bool{}
 	for _, one := range answers { // those that answered know themselves best
@@ -342,11 +348,13 @@ func (a *app) listInstances(answers []answer) error {
 	}
 	for _, one := range answers {
 		for _, p := range one.peers[1:] {
-			if id := p.GetInfo().GetInstance(); id == "" || !seen[id] || p.GetState() == "conflict" {
-				seen[id] = true
+			id, conflict := p.GetInfo().GetInstance(), p.GetState() == registry.StateConflict.String()
+			if id == "" || !seen[id] || conflict {
 				rows = append(rows, instanceRowOf(p, false))
 			}
+			// One in conflict stands for nobody: who has the id by right may still come.
+			seen[id] = seen[id] || !conflict
 		}
 	}
-	return a.print(rows, func(w io.Writer) { instanceTable(w, rows) })
+	return rows
 }

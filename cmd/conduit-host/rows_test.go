@@ -112,3 +112,23 @@ func TestTablesAreHarmless(t *testing.T) {
 		t.Errorf("a node's label: %q", label)
 	}
 }
+
+// The instance that is in use is shown beside one that claims its id (REG-07), whichever
+// of them comes first.
+func TestConflictHidesNobody(t *testing.T) {
+	peer := func(id, url, state string) *conduitv1.PeerInfo {
+		return &conduitv1.PeerInfo{Info: &conduitv1.InstanceInfo{Instance: id}, Urls: []string{url}, State: state}
+	}
+	self, alive, conflict := peer("0", "", "active"), peer("1", "a", "alive"), peer("1", "b", "conflict")
+	for _, peers := range [][]*conduitv1.PeerInfo{{self, alive, conflict}, {self, conflict, alive}} {
+		// Asked twice, of two instances that know the same.
+		rows := instanceRows([]answer{{peers: peers}, {peers: peers}})
+		states := map[string]int{}
+		for _, r := range rows {
+			states[r.State]++
+		}
+		if states["active"] != 1 || states["alive"] != 1 || states["conflict"] == 0 {
+			t.Errorf("shown are %v", states)
+		}
+	}
+}
