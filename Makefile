@@ -37,9 +37,12 @@ BENCHMARKS_ARGS ?=
 KILLS ?= 6
 ROLLS ?= 1
 
+# How often `make sim-capacity` runs each row of its table.
+SEEDS ?= 20
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench bench-pick bench-cluster lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
+.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -74,6 +77,9 @@ bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
 
 bench-pick: ## Measure the choice among 10 to 10,000 peers
 	$(GO) test -run '^$$' -bench Pick $(BENCHFLAGS) ./registry
+
+sim-capacity: ## Simulate picks with network delay: joiners, false refusals (SEEDS)
+	$(GO) test -run '^TestCapacity$$' -v -timeout 30m ./registry -sim.seeds $(SEEDS)
 
 bench-cluster: ## Kill workers, and restart five, under calls (KILLS, ROLLS)
 	cd benchmarks && $(GO) run . -scenario kill -rounds $(KILLS)

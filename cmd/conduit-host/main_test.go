@@ -103,7 +103,7 @@ func TestDocumentedCommands(t *testing.T) {
 func TestDocumentedStories(t *testing.T) {
 	dir := t.TempDir()
 	var files []string
-	for page, want := range map[string]int{"cli": 20, "cluster": 9, "tls": 3} {
+	for page, want := range map[string]int{"cli": 20, "cluster": 9, "tls": 3, "capacity": 7} {
 		text, err := os.ReadFile("../../docs/" + page + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -126,6 +126,9 @@ func TestDocumentedStories(t *testing.T) {
 func shellStory(t *testing.T, page string) (script string, n int) {
 	t.Helper()
 	var b strings.Builder
+	if strings.Contains(page, "*://matches/") {
+		b.WriteString("deploy matches\n")
+	}
 	b.WriteString("deploy echo\nserving elsewhere --data-dir elsewhere --host-deployments deployments\nenv OTHER=$CLUSTER\n")
 	block, worker, drained, searching := "", "", false, false
 	for line := range strings.Lines(page) {

@@ -18,7 +18,7 @@ import (
 
 // storyCommands are what a story may do beside running the program:
 //
-//	deploy NAME            puts plugins/echo into ./deployments as NAME
+//	deploy NAME            puts plugins/echo into ./deployments as NAME; "matches" is plugins/matches
 //	binary FILE [EXTRA]    makes FILE plugins/echo, with EXTRA behind its bytes
 //	serving NAME [FLAGS]   starts an instance and waits until it is ready; CLUSTER
 //	                       is its endpoint then
@@ -40,9 +40,16 @@ func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args [
 }
 
 func deploy(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.MkdirAll(ts.MkAbs("deployments"), 0o755))
+	if args[0] == "matches" {
+		out, err := exec.Command("go", "build", "-o", ts.MkAbs("deployments/matches"), "../../plugins/matches").CombinedOutput()
+		if err != nil {
+			ts.Fatalf("plugins/matches does not build: %v\n%s", err, out)
+		}
+		return
+	}
 	binary, err := os.ReadFile(echoBinary)
 	ts.Check(err)
-	ts.Check(os.MkdirAll(ts.MkAbs("deployments"), 0o755))
 	ts.Check(os.WriteFile(ts.MkAbs("deployments/"+args[0]), binary, 0o755))
 }
 

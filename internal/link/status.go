@@ -103,8 +103,8 @@ func (c *Conn) stopReporting() {
 // StatusChanged says that the Reporter's Status may have become another, so that it
 // is sent though no other packet leaves, if that is worth one: when the state, the
 // total or the digest has changed, or what is available or judged has moved by
-// more than a twentieth of the total since the other end was last told; and then
-// once in 500 ms at most, or in 50 if the state or the digest is another. It takes no lock and does not wait.
+// more than a twentieth of the total since the other end was last told, or there is
+// more room than the less than a twentieth that it was told of; and then once in 500 ms at most, or in 50 if the state or the digest is another. It takes no lock and does not wait.
 func (c *Conn) StatusChanged() {
 	r := &c.report
 	if r.timer == nil || r.asked.Swap(true) {
@@ -154,7 +154,12 @@ func (s *Status) worthTelling(sent *Status) bool {
 		return true
 	}
 	far := func(a, b int64) bool { return max(a-b, b-a) > s.Total/statusShare }
-	return far(s.Available, sent.Available) || far(s.Judged, sent.Judged)
+	if far(s.Available, sent.Available) || far(s.Judged, sent.Judged) {
+		return true
+	}
+	// Who was told of next to nothing sends nothing, so no answer tells it that there is
+	// room again; and of a full instance any room is news.
+	return sent.Available < s.Total/statusShare && s.Available > sent.Available
 }
 
 // isNews says whether a Status tells of more than units.

@@ -159,6 +159,13 @@ func TestStatusAlone(t *testing.T) {
 			{"the state", func(s *Status) { s.State = conduitv1.InstanceState_INSTANCE_STATE_CORDONED }, true},
 			{"the digest", func(s *Status) { s.Digest = []byte("d2") }, true},
 			{"the total", func(s *Status) { s.Total++ }, true},
+			{"full", func(s *Status) { s.Available = 0 }, true},
+			{"a little room again", func(s *Status) { s.Available++ }, true},
+			{"a little more", func(s *Status) { s.Available += 3 }, true},
+			{"less", func(s *Status) { s.Available -= 2 }, false},
+			{"as it was told", func(s *Status) { s.Available += 2 }, false},
+			{"a twentieth of room", func(s *Status) { s.Available++ }, true},
+			{"more than that", func(s *Status) { s.Available++ }, false},
 		} {
 			l.change(tc.how)
 			time.Sleep(time.Minute)
