@@ -7,6 +7,9 @@ type Standing struct {
 	// Hosted: a deployment that the address names declares its element, whatever the
 	// state; or may, since it has not yet said what its element is called.
 	Hosted bool
+	// Deployed: the deployment that the address names, and not as "*", is here, whether
+	// or not it has the element.
+	Deployed bool
 	// Ready: the element takes calls.
 	Ready bool
 	// Room: the call's units, the larger of those asked and the method's, are
@@ -25,8 +28,10 @@ func (h *Host) Look(a address.Address, method string, units uint32) Standing {
 	if !h.isFor(a) {
 		return Standing{}
 	}
-	e, hosted := h.table.Load().look(a)
-	s := Standing{Hosted: hosted}
+	t := h.table.Load()
+	e, hosted := t.look(a)
+	_, scan := a.Deployment()
+	s := Standing{Hosted: hosted, Deployed: !scan && len(t.deployments(a)) > 0}
 	if e == nil || e.gen == nil || h.draining.Load() {
 		return s
 	}

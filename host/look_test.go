@@ -38,6 +38,7 @@ func TestLook(t *testing.T) {
 		ready
 		room
 		idempotent
+		deployed
 	)
 	this, id := testInstance.String(), address.UniqueDeploymentID(second).String()
 	for _, c := range []struct {
@@ -47,17 +48,17 @@ func TestLook(t *testing.T) {
 	}{
 		{"*://*/e/a.B", "Free", 0, hosted | ready | room},
 		{"*://*/e/a.B#named", "Safe", 0, hosted | ready | room | idempotent},
-		{this + "://" + id + "/e/a.B", "Safe", 0, hosted | ready | room | idempotent},
+		{this + "://" + id + "/e/a.B", "Safe", 0, deployed | hosted | ready | room | idempotent},
 		{address.UniqueInstanceID("other").String() + "://*/e/a.B", "Free", 0, 0},
 		{"*://*/e[0]/a.B", "Free", 0, hosted}, // an ordinal does not slide
 		{"*://*/e[1]/a.B", "Free", 0, hosted | ready | room},
 		{"*://*/e[2]/a.B", "Free", 0, 0}, // a scan leaves out what is turned off
-		{"*://off/e/a.B", "Free", 0, hosted},
-		{"*://" + first + "/e/a.B", "Safe", 0, hosted},
-		{"*://crashed/c/a.B", "Free", 0, hosted},
-		{"*://" + second + "/none/a.B", "Free", 0, 0},
+		{"*://off/e/a.B", "Free", 0, deployed | hosted},
+		{"*://" + first + "/e/a.B", "Safe", 0, deployed | hosted},
+		{"*://crashed/c/a.B", "Free", 0, deployed | hosted},
+		{"*://" + second + "/none/a.B", "Free", 0, deployed},
 		{"*://none/e/a.B", "Free", 0, 0},
-		{"*://new/whatever/a.B", "Free", 0, hosted}, // it has yet to say
+		{"*://new/whatever/a.B", "Free", 0, deployed | hosted}, // it has yet to say
 		{"*://*/whatever/a.B", "Free", 0, 0},
 		{"*://*/e/a.None", "Free", 0, hosted | ready | room}, // the call tells what is wrong with it
 		{"*://*/e/a.B", "Heavy", 0, hosted | ready | room},
@@ -67,7 +68,7 @@ func TestLook(t *testing.T) {
 	} {
 		h.o.Budget = budget.New(15)
 		a := address.MustParse(c.addr)
-		want := Standing{Hosted: c.want&hosted != 0, Ready: c.want&ready != 0, Room: c.want&room != 0, Idempotent: c.want&idempotent != 0}
+		want := Standing{Hosted: c.want&hosted != 0, Ready: c.want&ready != 0, Room: c.want&room != 0, Idempotent: c.want&idempotent != 0, Deployed: c.want&deployed != 0}
 		if got := h.Look(a, c.method, c.units); got != want {
 			t.Errorf("%s %s of %d units: %+v, want %+v", c.addr, c.method, c.units, got, want)
 		}

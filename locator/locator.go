@@ -52,9 +52,10 @@ type Local interface {
 
 // Standing is how an instance stands to a call.
 type Standing struct {
-	// Hosted: it declares the element. Ready: the element takes calls. Room: the
+	// Hosted: it declares the element. Deployed: it has the deployment that the address
+	// names, with that element or without. Ready: the element takes calls. Room: the
 	// call's units, the larger of those asked and the method's, are available.
-	Hosted, Ready, Room bool
+	Hosted, Deployed, Ready, Room bool
 	// Cordoned: a cordon is why there is no room.
 	Cordoned bool
 	// Idempotent: the method's author declared it so.

@@ -251,6 +251,12 @@ func TestLocal(t *testing.T) {
 		check(t, "it refuses", w.call(where, "Call"), "a")
 		check(t, "attempts", attempts(a), "a0 a0 a0 a0 a1")
 
+		// Nobody has the deployment but this instance: it says which part is wrong.
+		local.standing = Standing{Deployed: true}
+		local.fail = refusal(conduit.ReasonElementNotFound, conduit.Refused, true)
+		check(t, "the deployment is here", w.call("*://mine/typo/S", "Call"), "element_not_found refused")
+		check(t, "a peer has the element", w.call(where, "Call"), "a")
+
 		// Nobody else has it: this instance says what is wrong.
 		a.kill()
 		synctest.Wait()
@@ -274,7 +280,10 @@ func TestLocal(t *testing.T) {
 	if got, err := conduit.Call[string](t.Context(), l.At(where), "Call", nil); err != nil || got != "here" {
 		t.Errorf("%q, %v", got, err)
 	}
-	_, err := conduit.Call[string](t.Context(), New(Options{Local: &hosting{}}).At(where), "Call", nil)
+	l = New(Options{Local: &hosting{standing: Standing{Deployed: true}, fail: refusal(conduit.ReasonServiceNotFound, conduit.Refused, true)}})
+	_, err := conduit.Call[string](t.Context(), l.At(where), "Call", nil)
+	check(t, "the deployment alone", reasonOf("", err), "service_not_found refused")
+	_, err = conduit.Call[string](t.Context(), New(Options{Local: &hosting{}}).At(where), "Call", nil)
 	check(t, "nowhere", reasonOf("", err), "element_not_found not_sent")
 	_, err = conduit.Call[string](t.Context(), New(Options{}).At(where), "Call", nil)
 	check(t, "nobody", reasonOf("", err), "element_not_found not_sent")

@@ -151,7 +151,7 @@ func (p *Plan) next(pick func(registry.Query) (registry.Choice, *conduit.Error))
 		}
 	}
 	if t.place == nil {
-		if here.Hosted {
+		if here.Hosted || here.Deployed {
 			return p.here(here), nil
 		}
 		return Step{}, t.nowhere()
@@ -162,6 +162,8 @@ func (p *Plan) next(pick func(registry.Query) (registry.Choice, *conduit.Error))
 		return p.remote(c), nil
 	case here.Hosted:
 		return p.here(here), nil // there is no other, so this instance judges
+	case here.Deployed && err.Reason == conduit.ReasonDeploymentNotFound:
+		return p.here(here), nil // it has the deployment, and so knows better what is missing
 	}
 	return Step{}, err
 }

@@ -184,9 +184,10 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 	case len(ix.peers) == 0 && ix.hasUnreachable():
 		return failed(conduit.Unavailable, conduit.ReasonPeerUnreachable, "none of %d peers can be reached%s", len(ix.others), ix.firstReason())
 	case ix.nobody():
-		reason, who := conduit.ReasonDeploymentNotFound, "this instance"
+		// An instance that has it would not have looked for another one.
+		reason, who := conduit.ReasonDeploymentNotFound, "this instance does not have it and"
 		if pl.pinned {
-			reason = conduit.ReasonInstanceNotFound
+			reason, who = conduit.ReasonInstanceNotFound, "this instance"
 		}
 		if r.o.Self.IsZero() {
 			who = "the client"

@@ -47,13 +47,13 @@ func TestWhyNotOnThatInstance(t *testing.T) {
 // Who knows nobody says so, and does not count to nought.
 func TestWhyWithoutPeers(t *testing.T) {
 	for _, test := range []struct {
-		name, who string
-		self      address.InstanceID
-		listed    []string
+		name, who, has string
+		self           address.InstanceID
+		listed         []string
 	}{
-		{"a client", "the client", address.InstanceID{}, nil},
-		{"an instance", "this instance", address.UniqueInstanceID("me"), nil},
-		{"an instance that is listed itself", "this instance", address.UniqueInstanceID("me"), []string{"me"}},
+		{"a client", "the client", "", address.InstanceID{}, nil},
+		{"an instance", "this instance", " does not have it and", address.UniqueInstanceID("me"), nil},
+		{"an instance that is listed itself", "this instance", " does not have it and", address.UniqueInstanceID("me"), []string{"me"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,11 @@ func TestWhyWithoutPeers(t *testing.T) {
 				} {
 					_, err := w.pick(addr, Query{})
 					wantError(t, err, conduit.NotFound, reason)
-					check(t, addr, err.Message, test.who+" knows no peers: discovery names none")
+					says := test.who
+					if reason == conduit.ReasonDeploymentNotFound {
+						says += test.has
+					}
+					check(t, addr, err.Message, says+" knows no peers: discovery names none")
 				}
 				// A URL that nobody answers at is another matter.
 				w.list(append([]string{"nobody"}, test.listed...)...)
