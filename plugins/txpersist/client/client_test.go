@@ -1,9 +1,11 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -451,3 +454,32 @@ func TestWatchTasks(t *testing.T) {
 		t.Errorf("there are %v", tasks)
 	}
 }
+
+func TestReadAndWrite(t *testing.T) {
+	s := start(t)
+	c := client.New(s.only(), client.Options{})
+	for _, size := range []int{0, 1, 256 << 10, 1<<20 + 7} {
+		data := bytes.Repeat([]byte("x"), size)
+		_, n, err := c.Write(s.ctx, p("/big"), bytes.NewReader(data))
+		if err != nil || n != int64(size) {
+			t.Errorf("%d bytes of %d were written, %v", n, size, err)
+		}
+		var got bytes.Buffer
+		n, err = c.Read(s.ctx, p("/big"), &got)
+		if err != nil || n != int64(size) || !bytes.Equal(got.Bytes(), data) {
+			t.Errorf("%d bytes of %d were read, %v", n, size, err)
+		}
+	}
+	broken := errors.New("broken")
+	_, _, err := c.Write(s.ctx, p("/half"), io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), iotest.ErrReader(broken)))
+	wantIs(t, err, broken)
+	_, err = c.Read(s.ctx, p("/half"), io.Discard)
+	wantIs(t, err, client.ErrNotFound)
+	_, err = c.Read(s.ctx, p("/big"), failing{broken})
+	wantIs(t, err, broken)
+}
+
+type failing struct{ err error }
+
+// Write implements io.Writer.
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
