@@ -223,6 +223,7 @@ var layers = map[string]layer{
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
 			"internal/builtin", "internal/certs", "internal/config", "internal/conformance", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "locator", "proto/conduit/v1",
+			"plugins/txpersist/client", "plugins/txpersist/store", // persist: as any client, and on a file that no process has open; never the element itself
 			"registry", "transport",
 		},
 		third: []string{
@@ -247,9 +248,17 @@ var layers = map[string]layer{
 		local: []string{"address"},
 		third: []string{bbolt},
 	},
+	"plugins/txpersist/api": {
+		why:   "the messages of the store's service: apart from the element, so that a client compiles in neither store nor plugin",
+		local: []string{"address"},
+	},
 	"plugins/txpersist": {
 		why:   "the store as an element, an author like any other",
-		local: []string{".", "address", "pluginapi", "plugins/txpersist/store"},
+		local: []string{".", "address", "pluginapi", "plugins/txpersist/api", "plugins/txpersist/store"},
+	},
+	"plugins/txpersist/client": {
+		why:   "what a Go program imports to call stores: over any Invoker or Group, so it knows neither client nor pluginapi, and both can have it",
+		local: []string{".", "address", "plugins/txpersist/api"},
 	},
 
 	"integration": {
@@ -274,6 +283,10 @@ var walls = []struct {
 	{
 		from: "client", why: "a program outside runs no plugins",
 		off: []string{"host", "pluginapi", "internal/pluginlink", "auth", "gateway", "github.com/hashicorp/go-plugin", bbolt},
+	},
+	{
+		from: "plugins/txpersist/client", why: "who calls a store holds none",
+		off: []string{"pluginapi", "client", "host", "plugins/txpersist/store", bbolt},
 	},
 	{
 		from: "transport", why: "it is given a Handler and a func that authenticates",

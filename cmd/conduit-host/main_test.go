@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 type leakChecked struct{ *testing.M }
 
 func (m leakChecked) Run() int {
-	remove, err := buildEcho()
+	remove, err := buildPlugins()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -44,19 +44,20 @@ func (m leakChecked) Run() int {
 	return code
 }
 
-// echoBinary is the path of plugins/echo, built once.
-var echoBinary string
+// echoBinary and txpersistBinary are the paths of plugins/echo and plugins/txpersist,
+// built once.
+var echoBinary, txpersistBinary string
 
-func buildEcho() (remove func(), err error) {
-	dir, err := os.MkdirTemp("", "conduit-echo-")
+func buildPlugins() (remove func(), err error) {
+	dir, err := os.MkdirTemp("", "conduit-plugins-")
 	if err != nil {
 		return nil, err
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
-	echoBinary = filepath.Join(dir, "echo")
-	if out, err := exec.Command("go", "build", "-o", echoBinary, "../../plugins/echo").CombinedOutput(); err != nil {
+	echoBinary, txpersistBinary = filepath.Join(dir, "echo"), filepath.Join(dir, "txpersist")
+	if out, err := exec.Command("go", "build", "-o", dir+"/", "../../plugins/echo", "../../plugins/txpersist").CombinedOutput(); err != nil {
 		remove()
-		return nil, fmt.Errorf("plugins/echo does not build: %w\n%s", err, out)
+		return nil, fmt.Errorf("the plugins do not build: %w\n%s", err, out)
 	}
 	return remove, nil
 }
@@ -129,7 +130,11 @@ func shellStory(t *testing.T, page string) (script string, n int) {
 	if strings.Contains(page, "*://matches/") {
 		b.WriteString("deploy matches\n")
 	}
-	b.WriteString("deploy echo\nserving elsewhere --data-dir elsewhere --host-deployments deployments\nenv OTHER=$CLUSTER\n")
+	b.WriteString("deploy echo\n")
+	if strings.Contains(page, "conduit-host persist") {
+		b.WriteString("deploy txpersist txpersist\n")
+	}
+	b.WriteString("serving elsewhere --data-dir elsewhere --host-deployments deployments\nenv OTHER=$CLUSTER\n")
 	block, worker, drained, searching := "", "", false, false
 	for line := range strings.Lines(page) {
 		line = strings.TrimSpace(line)

@@ -18,7 +18,7 @@ import (
 
 // storyCommands are what a story may do beside running the program:
 //
-//	deploy NAME            puts plugins/echo into ./deployments as NAME; "matches" is plugins/matches
+//	deploy NAME [PLUGIN]   puts plugins/echo, or another one, into ./deployments as NAME; "matches" is plugins/matches
 //	binary FILE [EXTRA]    makes FILE plugins/echo, with EXTRA behind its bytes
 //	serving NAME [FLAGS]   starts an instance and waits until it is ready; CLUSTER
 //	                       is its endpoint then
@@ -29,13 +29,14 @@ import (
 //	eventually-in ARGS -- PATTERN  runs it again and again until its output has that
 //	status N ARGS          runs the program, which exits with that status
 //	cut FILE               takes the second half of the last line from a file
+//	killed DEPLOYMENT      kills the process of a deployment's element, as kill -9 does
 //	signal NAME SIGNAL     sends term, kill or hup
 //	ended NAME STATUS      waits for its end
 //	notold NAME FILE       the instance's log does not hold what the file does
 //	exclusive FILE...      nobody but this user can do anything with the files
 func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
-		"deploy": deploy, "binary": makeBinary, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+		"deploy": deploy, "binary": makeBinary, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "killed": killElement, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
 	}
 }
 
@@ -48,7 +49,11 @@ func deploy(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		return
 	}
-	binary, err := os.ReadFile(echoBinary)
+	file := echoBinary
+	if len(args) > 1 {
+		file = map[string]string{"echo": echoBinary, "txpersist": txpersistBinary}[args[1]]
+	}
+	binary, err := os.ReadFile(file)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("deployments/"+args[0]), binary, 0o755))
 }
@@ -137,6 +142,18 @@ func cutFile(ts *testscript.TestScript, _ bool, args []string) {
 	text := strings.TrimSuffix(ts.ReadFile(args[0]), "\n")
 	last := len(text) - strings.LastIndexByte(text, '\n')
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), int64(len(text)-last/2)))
+}
+
+// killElement finds the process in what ls says of the instance that runs.
+func killElement(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("conduit-host", "ls", "elements", "-o", "json"))
+	var rows []elementRow
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &rows))
+	i := slices.IndexFunc(rows, func(r elementRow) bool { return r.Deployment == args[0] && r.Pid > 0 })
+	if i < 0 {
+		ts.Fatalf("no process of %s in %v", args[0], rows)
+	}
+	ts.Check(syscall.Kill(int(rows[i].Pid), syscall.SIGKILL))
 }
 
 func startInstance(ts *testscript.TestScript, name string, flags []string) {

@@ -226,7 +226,7 @@ func TestListIsStreamed(t *testing.T) {
 
 func TestContentsAboveOneMessage(t *testing.T) {
 	f := start(t)
-	data := bytes.Repeat([]byte("0123456789abcdef"), 2<<20) // 32 MiB
+	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<18) // 12 MiB; a message has at most 10
 	s := f.Service(serviceName)
 	for range 2 { // new, then in place of it
 		out, err := conduit.Upload[writeReply](f.ctx, s, "Write", func(yield func(operation) bool) {

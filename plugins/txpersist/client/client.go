@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -412,4 +413,66 @@ func (c *Client) List(ctx context.Context, pattern address.Path) iter.Seq2[api.L
 			}
 		}
 	}
+}
+
+// writeChunk is how many bytes of contents go into a message.
+const writeChunk = 256 << 10
+
+// Read writes the contents of the resource at a path to w, as they are at one moment,
+// however large they are. Errors: [ErrNotFound], [ErrNoContents], and w's; what came
+// before an error is written.
+func (c *Client) Read(ctx context.Context, p address.Path, w io.Writer) (n int64, err error) {
+	in := api.Operation{Path: &p}
+	inv, err := c.invoker(ctx, about(in))
+	if err != nil {
+		return 0, err
+	}
+	for piece, err := range conduit.Stream[api.Piece](ctx, inv, "Read", in) {
+		if err != nil {
+			return n, err
+		}
+		m, err := w.Write(piece.Data)
+		n += int64(m)
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// Write is [Client.Put] of what r has, in one transaction and piece by piece: as much as
+// a transaction of the store may hold, 64 MiB. It is never tried again. When r fails
+// nothing has happened, and the error is r's.
+func (c *Client) Write(ctx context.Context, p address.Path, r io.Reader) (id address.ResourceID, n int64, err error) {
+	first := api.Operation{Path: &p}
+	inv, err := c.invoker(ctx, about(first))
+	if err != nil {
+		return id, 0, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var failed error
+	reply, err := conduit.Upload[api.WriteReply](ctx, inv, "Write", func(yield func(api.Operation) bool) {
+		buf := make([]byte, writeChunk)
+		for next := first; ; next = (api.Operation{}) {
+			n, err := io.ReadFull(r, buf)
+			next.Data = buf[:n]
+			switch {
+			case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+				yield(next)
+				return
+			case err != nil:
+				failed = err
+				cancel(err) // before the end is said, which would be a commit
+				return
+			}
+			if !yield(next) {
+				return
+			}
+		}
+	})
+	if failed != nil {
+		return id, 0, failed
+	}
+	return reply.ID, reply.Size, err
 }

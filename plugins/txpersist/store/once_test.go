@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -246,4 +248,33 @@ func TestCheckOfKeys(t *testing.T) {
 		}
 		must(t, s.Close())
 	}
+}
+
+func TestNodeOf(t *testing.T) {
+	s := newStore(t)
+	must(t, s.Close())
+	before := get(os.ReadFile(s.File()))(t)
+	if node := get(NodeOf(t.Context(), Options{File: s.File()}))(t); node != testNode {
+		t.Errorf("it is the store of %s", node)
+	}
+	if !bytes.Equal(get(os.ReadFile(s.File()))(t), before) {
+		t.Error("the file was changed")
+	}
+	none := filepath.Join(t.TempDir(), "none")
+	_, err := NodeOf(t.Context(), Options{File: none})
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	wantFiles(t, filepath.Dir(none))
+	must(t, os.WriteFile(none, nil, 0o600))
+	_, err = NodeOf(t.Context(), Options{File: none})
+	wantKind(t, err, KindFormat)
+	_, err = NodeOf(t.Context(), Options{File: t.TempDir()})
+	wantKind(t, err, KindFormat)
+	must(t, os.WriteFile(none, []byte("text"), 0o600))
+	_, err = NodeOf(t.Context(), Options{File: none})
+	wantKind(t, err, KindCorrupt)
+	s = openStore(t, s.File())
+	_, err = NodeOf(t.Context(), Options{File: s.File(), LockTimeout: time.Millisecond})
+	wantKind(t, err, KindInUse)
 }

@@ -75,6 +75,30 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	return s, nil
 }
 
+// NodeOf says whose store a file is, and changes nothing. Of the options File,
+// LockTimeout and CheckLimit count. Errors are those of [Open], and fs.ErrNotExist if
+// there is no file.
+func NodeOf(ctx context.Context, opts Options) (address.NodeID, error) {
+	opts = opts.withDefaults()
+	info, err := os.Stat(opts.File)
+	switch {
+	case err != nil:
+		return address.NodeID{}, err
+	case !info.Mode().IsRegular():
+		return address.NodeID{}, fail(KindFormat, opts.File, "it is no regular file")
+	case info.Size() == 0: // bbolt would begin a file in it
+		return address.NodeID{}, fail(KindFormat, opts.File, "it is empty")
+	}
+	db, err := openBolt(ctx, opts, opts.File)
+	if err != nil {
+		return address.NodeID{}, storageError(opts.File, err)
+	}
+	s := &Store{opts: opts, db: db}
+	s.feed.open(0, 0) // which a damaged head ends
+	err = s.guard(s.checkHead)
+	return s.node, errors.Join(storageError(opts.File, err), db.Close())
+}
+
 // create makes an empty store under another name and gives it its own once it is
 // whole, so that a crash leaves no file that looks damaged.
 func create(ctx context.Context, opts Options) (err error) {
@@ -225,6 +249,9 @@ func (s *Store) checkHead() error {
 		node, err := address.NodeIDFromBytes(raw)
 		if err != nil {
 			return &Error{Kind: KindCorrupt, Why: "its head names no node", Err: err}
+		}
+		if s.node.IsZero() { // whoever's it is
+			s.node = node
 		}
 		if node != s.node {
 			return fail(KindForeign, "", "it is the store of node %s, not of %s; store.Adopt gives it to another node", node, s.node)
