@@ -460,7 +460,7 @@ export class Client {
 
   #listen() {
     const ws = this.#ws;
-    this.#heard = Date.now();
+    this.#heard = performance.now();
     let said = "the connection was refused or cut; browsers do not say why";
     ws.addEventListener("error", (e) => { said = e.message || e.error?.message || said; });
     ws.addEventListener("close", (e) => {
@@ -473,7 +473,7 @@ export class Client {
       if (this.#ended) return;
       if (typeof data === "string") return this.#fail(1003, "text messages are refused");
       if (data.byteLength > MAX_PACKET) return this.#fail(1009, `a packet of ${data.byteLength} bytes, the cap is ${MAX_PACKET}`);
-      this.#heard = Date.now();
+      this.#heard = performance.now();
       this.#pings = 0;
       try {
         for (const frame of decode("Packet", new Uint8Array(data)).frames) {
@@ -576,7 +576,7 @@ export class Client {
     }
     this.room = this.theirs.linkCredit;
     this.write({ call: 0, hello: { versionMin: 1, versionMax: 1, maxMessage: MAX_MESSAGE, maxPacket: MAX_PACKET, linkCredit: LINK_CREDIT } });
-    this.#tick = Date.now();
+    this.#tick = performance.now();
     this.#timer = setInterval(() => this.#probe(), PROBE);
     const ready = this.#ready;
     this.#ready = undefined;
@@ -603,7 +603,7 @@ export class Client {
 
   // Finds out that the other end is dead, though its connection is not.
   #probe() {
-    const now = Date.now();
+    const now = performance.now();
     const late = now - this.#tick > 2 * PROBE; // our own timer was
     this.#tick = now;
     if (late) {
@@ -612,7 +612,7 @@ export class Client {
       return;
     }
     if (this.#pings >= 2 && now - this.#pinged >= DEAD_AFTER) {
-      this.#fail(1000, `nothing came for ${now - this.#heard} ms`);
+      this.#fail(1000, `nothing came for ${Math.round(now - this.#heard)} ms`);
       return;
     }
     if (this.#pings === 0 && now - this.#heard < (this.#calls.size > 0 ? PROBE : IDLE_PING)) return;

@@ -150,6 +150,16 @@ const tests = {
   },
 };
 
+tests["a link that is lost"] = async () => {
+  const other = await Client.connect(url, { session, webSocket });
+  const waiting = other.at(SERVICE).call("Delay", { ms: 3600000 });
+  const stream = other.at(SERVICE).stream("CountSlow", { n: 2, interval_ms: 3600000 });
+  assert.equal((await stream.next()).value, 0);
+  other.close();
+  await failure(waiting, { code: "unavailable", reason: "peer_lost", outcome: "unknown" });
+  await failure(stream.next(), { code: "unavailable", reason: "peer_lost", outcome: "unknown" });
+};
+
 for (const [name, test] of Object.entries(tests)) {
   try {
     await test();
