@@ -2,7 +2,7 @@
 # usage: need.sh COMMAND PACKAGE...
 #
 # Sees to it that COMMAND exists, or the module NAME of the system's own Python if it is
-# python3:NAME. If it does not, it is installed from Debian's
+# python3:NAME, or that of Node.js, as Debian installs them, if it is node:NAME. If it does not, it is installed from Debian's
 # PACKAGEs where that can be done without a question (as root, with apt-get);
 # anywhere else this says what to install.
 set -euo pipefail
@@ -13,6 +13,7 @@ shift
 there() {
 	case $command in
 	python3:*) /usr/bin/python3 -c "import ${command#*:}" 2>/dev/null ;;
+	node:*) NODE_PATH=/usr/share/nodejs node -e "require('${command#*:}')" 2>/dev/null ;;
 	*) command -v "$command" >/dev/null ;;
 	esac
 }

@@ -319,7 +319,7 @@ func (w *wire) invoke(method string, request []byte) *conduitv1.Frame {
 	w.id += 2
 	return &conduitv1.Frame{Call: w.id - 1, Kind: &conduitv1.Frame_Invoke{Invoke: &conduitv1.Invoke{
 		Instance: "*", Deployment: "echo", Element: "echo", Service: "test.Echo", Method: method, ReplyCredit: 65536,
-		Data: &conduitv1.Data{Total: proto.Uint64(uint64(len(request))), Bytes: request, Last: true},
+		Data: &conduitv1.Data{Total: new(uint64(len(request))), Bytes: request, Last: true},
 	}}}
 }
 
@@ -379,7 +379,7 @@ func againstClient(ctx context.Context, tb testing.TB, c *Client) *wire {
 		tb.Fatal(d.err)
 	}
 	tb.Cleanup(func() {
-		_ = w.Conn.Close() // else its end would be waited for
+		_ = w.Close() // else its end would be waited for
 		d.Close(link.CloseDone, "")
 		<-d.Done()
 	})
@@ -404,7 +404,7 @@ func againstClient(ctx context.Context, tb testing.TB, c *Client) *wire {
 		w.until("Invoke", func(f *conduitv1.Frame) bool {
 			if f.GetInvoke() != nil {
 				w.packet(&conduitv1.Frame{Call: f.Call, Kind: &conduitv1.Frame_Data{Data: &conduitv1.Data{
-					Total: proto.Uint64(5), Bytes: f.GetInvoke().GetData().GetBytes(), Last: true,
+					Total: new(uint64(5)), Bytes: f.GetInvoke().GetData().GetBytes(), Last: true,
 				}}})
 			}
 			return f.GetInvoke() != nil
@@ -681,9 +681,10 @@ func maskBit(w *wire) byte {
 // wire.next, which allows nothing that RFC 6455 does not.
 func TestWhatWeWrite(t *testing.T) {
 	t.Parallel()
-	c := dialer(t, ClientOptions{})
 	for _, role := range []string{"server", "client"} {
 		t.Run("our "+role, func(t *testing.T) {
+			t.Parallel()
+			c := dialer(t, ClientOptions{})
 			// A carrier alone, since a link cuts its packets as it likes.
 			l := listen(t)
 			var w *wire
@@ -755,7 +756,6 @@ func TestWhatWeWrite(t *testing.T) {
 // TestAnswersToAnUpgrade: what a server may not answer.
 func TestAnswersToAnUpgrade(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
 	without := func(name string) func(string) string {
 		return func(s string) string {
 			var kept []string
@@ -789,6 +789,8 @@ func TestAnswersToAnUpgrade(t *testing.T) {
 		{"another extension", plus("Sec-WebSocket-Extensions: bbf-usp-protocol"), conduit.ReasonProtocol, "extension"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
 			l := listen(t)
 			dialled := make(chan error, 1)
 			c := dialer(t, ClientOptions{DialTimeout: limit})

@@ -69,32 +69,38 @@ func TestHostileRequests(t *testing.T) {
 	if in.http.ReadHeaderTimeout != upgradeTimeout || in.http.MaxHeaderBytes != maxHeaderBytes {
 		t.Fatalf("%v, %d bytes", in.http.ReadHeaderTimeout, in.http.MaxHeaderBytes)
 	}
+	// slow begins a hundred requests, and ends none.
+	slow := func(t *testing.T, addr string) (all []*raw) {
+		t.Helper()
+		request := upgradeRequest(nil)
+		for range 100 {
+			c := rawDial(t, addr)
+			_, _ = io.WriteString(c, request[:len(request)-3])
+			all = append(all, c)
+		}
+		return all
+	}
 	t.Run("slow", func(t *testing.T) {
-		// The same with less patience.
-		s := NewServer(ServerOptions{Handler: newEcho(), Authenticate: anyone, MaxUpgrades: 1})
+		// They hold no place among those who upgrade, of which there is one.
+		in := serve(t, "", ServerOptions{MaxUpgrades: 1})
+		all := slow(t, in.addr)
+		neighbour(ctx, t, in.url)()
+		for _, c := range all {
+			_ = c.Close()
+		}
+	})
+	t.Run("slower than is waited for", func(t *testing.T) {
+		s := NewServer(ServerOptions{})
 		h := s.HTTPServer(s)
-		h.ReadHeaderTimeout = 500 * time.Millisecond
+		h.ReadHeaderTimeout = 100 * time.Millisecond // less than upgradeTimeout, for the test's sake
 		l := listen(t)
 		go func() { _ = h.Serve(l) }()
-		t.Cleanup(func() {
-			_ = h.Close()
-			_ = s.Close()
-		})
-		var slow []*raw
-		for range 100 {
-			c := rawDial(t, l.Addr().String())
-			request := upgradeRequest(nil)
-			_, _ = io.WriteString(c, request[:len(request)-3])
-			slow = append(slow, c)
-		}
-		// They are a hundred, and hold no place among those who upgrade, of which there is one.
-		beside := neighbour(ctx, t, "ws://"+l.Addr().String()+Path)
-		for _, c := range slow {
+		t.Cleanup(func() { _ = h.Close() })
+		for _, c := range slow(t, l.Addr().String()) {
 			if b, err := io.ReadAll(c.r); isTimeout(err) || strings.Contains(string(b), " 101 ") {
 				t.Fatalf("%q, %v", b, err)
 			}
 		}
-		beside()
 	})
 	for name, header := range map[string]string{"a long header": "X-A: " + strings.Repeat("a", 64<<10), "many headers": strings.Repeat("X-A: a\r\n", 8<<10) + "X-A: a"} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +127,7 @@ func TestSlowAnswer(t *testing.T) {
 	in := serve(t, "", ServerOptions{})
 	beside := neighbour(ctx, t, in.url)
 	l := listen(t)
-	c := dialer(t, ClientOptions{DialTimeout: 300 * time.Millisecond})
+	c := dialer(t, ClientOptions{DialTimeout: time.Second})
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := c.DialLink(ctx, "ws://"+l.Addr().String(), LinkHooks{})
@@ -130,7 +136,7 @@ func TestSlowAnswer(t *testing.T) {
 	w := accept(t, l, func(r *http.Request) string { return strings.TrimSuffix(accepted(r), "\r\n") })
 	beside()
 	e := want(t, wait(t, dialled, "the dial"), conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent)
-	if !strings.Contains(e.Message, "within 300ms") {
+	if !strings.Contains(e.Message, "within 1s") {
 		t.Errorf("%v", e)
 	}
 	if _, err := w.r.Read(make([]byte, 1)); err == nil || isTimeout(err) {
@@ -239,21 +245,21 @@ func TestGames(t *testing.T) {
 		end  bool // the link is lost
 	}{
 		{name: "pings whose answers are not read", do: func(w *wire) error {
-			all := strings.Repeat(string(w.frame(final|opPing, []byte(strings.Repeat("x", 125)))), 20_000)
+			all := strings.Repeat(string(w.frame(final|opPing, []byte(strings.Repeat("x", 125)))), 10_000)
 			w.send([]byte(all), w.frame(final|opPing, []byte("the last")))
 			w.wantPong("the last")
 			return nil
 		}},
 		{name: "credit by the byte", do: func(w *wire) error {
 			var all []*conduitv1.Frame
-			for i := range 50_000 {
+			for i := range 10_000 {
 				all = append(all, creditOf(0, uint64(i%2)))
 			}
 			w.send(w.packets(all)...)
 			return nil
 		}},
 		{name: "empty packets", do: func(w *wire) error {
-			w.send([]byte(strings.Repeat(string(w.frame(final|opBinary, nil)), 50_000)))
+			w.send([]byte(strings.Repeat(string(w.frame(final|opBinary, nil)), 10_000)))
 			return nil
 		}},
 		// They are no packet, so no sign of life either.
