@@ -123,7 +123,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 
 	elementsCtx, stopElements := context.WithCancel(context.Background())
 	defer stopElements()
-	h.follow(ctx, elementsCtx, scanner)
+	err = h.follow(ctx, elementsCtx, scanner)
 
 	h.draining.Store(true)
 	h.endEvents()
@@ -139,7 +139,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 		<-e.done
 	}
 	h.flushLogs()
-	return nil
+	return err
 }
 
 // sweepProcesses ends what plugins of a host before this one have left running. The
@@ -158,8 +158,9 @@ func (h *Host) sweepProcesses() (err error) {
 	return nil
 }
 
-// follow scans until it is time to stop.
-func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
+// follow scans until it is time to stop. The error says that what was found is not what
+// the options name.
+func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) error {
 	hints := newHints(h.log)
 	defer hints.close()
 	next := time.NewTimer(time.Hour)
@@ -177,6 +178,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 			h.sweepCopies()
 			// A file that keeps changing does not keep the host from being ready.
 			if waiting == 0 || n > 2 {
+				if err := h.checkReattached(found); err != nil {
+					return err
+				}
 				h.firstScanDone(s)
 			}
 		case err.Error() != failing:
@@ -209,9 +213,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 				}
 			}
 		case <-ctx.Done():
-			return
+			return nil
 		case <-h.stopping:
-			return
+			return nil
 		}
 	}
 }

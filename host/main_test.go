@@ -31,6 +31,10 @@ const fixtureVar = "HOST_FIXTURE"
 
 func TestMain(m *testing.M) {
 	SandboxEntry()
+	if name := os.Getenv(debugVar); name != "" {
+		debugFixture(name)
+		os.Exit(0)
+	}
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))
