@@ -55,6 +55,7 @@ type Host struct {
 	mu       sync.Mutex
 	running  bool
 	scanned  bool // the first scan is done, and no file waits
+	reattach bool // what Options.Reattach names was looked for
 	elements map[string]*element
 	// The attributes of the instance, and what the last scan has found.
 	attributes Attributes
@@ -177,10 +178,10 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) error {
 			h.apply(elementsCtx, found)
 			h.sweepCopies()
 			// A file that keeps changing does not keep the host from being ready.
+			if err := h.checkReattached(found, waiting); err != nil {
+				return err
+			}
 			if waiting == 0 || n > 2 {
-				if err := h.checkReattached(found); err != nil {
-					return err
-				}
 				h.firstScanDone(s)
 			}
 		case err.Error() != failing:

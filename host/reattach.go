@@ -66,10 +66,17 @@ func (h *Host) reattached(f finding) finding {
 }
 
 // checkReattached says which entries of Options.Reattach name nothing that is deployed, or
-// more than one element.
-func (h *Host) checkReattached(found []finding) error {
-	if len(h.o.Reattach) == 0 {
-		return nil
+// more than one element. It looks once, at the first scan for which nothing waits.
+func (h *Host) checkReattached(found []finding, waiting int) error {
+	if len(h.o.Reattach) == 0 || waiting > 0 {
+		return nil // what is still being copied may be it
+	}
+	h.mu.Lock()
+	once := !h.reattach
+	h.reattach = true
+	h.mu.Unlock()
+	if !once {
+		return nil // what is removed later is removed
 	}
 	elements := map[string][]string{}
 	var known []string

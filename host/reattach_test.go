@@ -252,8 +252,8 @@ func TestReattachMistakes(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(r.dir, d), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			r.write("dirty/a", script, 0o755)
-			r.write("dirty/b", script, 0o755)
+			r.deploy("dirty/a", "")
+			r.deploy("dirty/b", "")
 		}
 		h, err := New(Options{
 			Dir: r.dir, Private: t.TempDir(), Instance: testInstance, Env: []string{fixtureVar + "=1"},
