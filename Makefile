@@ -36,13 +36,15 @@ BENCHMARKS_ARGS ?=
 # How often `make bench-cluster` kills a worker, and restarts all five, by each way in.
 KILLS ?= 6
 ROLLS ?= 1
+# How often `make bench-host` replaces a binary under load.
+SWAPS ?= 100
 
 # How often `make sim-capacity` runs each row of its table.
 SEEDS ?= 20
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
+.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -84,6 +86,14 @@ sim-capacity: ## Simulate picks with network delay: joiners, false refusals (SEE
 bench-cluster: ## Kill workers, and restart five, under calls (KILLS, ROLLS)
 	cd benchmarks && $(GO) run . -scenario kill -rounds $(KILLS)
 	cd benchmarks && $(GO) run . -scenario rolling -rounds $(ROLLS)
+
+bench-host: ## Swap, kill, start and crash plugins, and look at their neighbours (SWAPS)
+	$(GO) test -run '^$$' -bench 'Swap$$' -benchtime $(SWAPS)x ./host
+	$(GO) test -run '^$$' -bench 'Killed$$' -benchtime 50x ./host
+	$(GO) test -run '^$$' -bench 'Start$$' -benchtime 50x ./host
+	$(GO) test -run '^$$' -bench 'StartMany$$' -benchtime 3x ./host
+	$(GO) test -run '^$$' -bench 'Neighbours$$' -benchtime 20000x ./host
+	HOST_CRASH_CYCLES=200 $(GO) test -count 1 -run 'TestManyCrashes$$' -v ./host
 
 lint: $(GOLANGCI) ## Report what the linters find
 	$(GO) vet ./...

@@ -358,6 +358,7 @@ const refusedAttributes = "bad_attributes"
 // withAttributes returns a finding whose binary is to run with the instance's
 // attributes and the deployment's, which win. h.mu is held.
 func (h *Host) withAttributes(f finding) finding {
+	f = h.reattached(f)
 	if f.binary == nil {
 		return f
 	}

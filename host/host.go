@@ -56,6 +56,7 @@ type Host struct {
 	mu       sync.Mutex
 	running  bool
 	scanned  bool // the first scan is done, and no file waits
+	reattach bool // what Options.Reattach names was looked for
 	elements map[string]*element
 	// The attributes of the instance, and what the last scan has found.
 	attributes Attributes
@@ -131,7 +132,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 	elementsCtx, stopElements := context.WithCancel(context.Background())
 	defer stopElements()
 	h.operate(elementsCtx)
-	h.follow(ctx, elementsCtx, scanner)
+	err = h.follow(ctx, elementsCtx, scanner)
 
 	h.draining.Store(true)
 	h.endEvents()
@@ -147,7 +148,7 @@ func (h *Host) Run(ctx context.Context) (err error) {
 		<-e.done
 	}
 	h.flushLogs()
-	return nil
+	return err
 }
 
 // sweepProcesses ends what plugins of a host before this one have left running. The
@@ -166,8 +167,9 @@ func (h *Host) sweepProcesses() (err error) {
 	return nil
 }
 
-// follow scans until it is time to stop.
-func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
+// follow scans until it is time to stop. The error says that what was found is not what
+// the options name.
+func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) error {
 	hints := newHints(h.log)
 	defer hints.close()
 	next := time.NewTimer(time.Hour)
@@ -185,6 +187,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 			h.apply(elementsCtx, found)
 			h.sweepCopies()
 			// A file that keeps changing does not keep the host from being ready.
+			if err := h.checkReattached(found, waiting); err != nil {
+				return err
+			}
 			if waiting == 0 || n > 2 {
 				h.firstScanDone(s)
 			}
@@ -221,9 +226,9 @@ func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) {
 				}
 			}
 		case <-ctx.Done():
-			return
+			return nil
 		case <-h.stopping:
-			return
+			return nil
 		}
 	}
 }

@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
 		deployAndDie(dieAt)
 	}
+	if name := os.Getenv(debugVar); name != "" {
+		debugFixture(name)
+		os.Exit(0)
+	}
 	if os.Getenv(fixtureVar) != "" {
 		dir, _ := os.Getwd()
 		runFixture(filepath.Base(dir))

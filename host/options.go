@@ -128,6 +128,14 @@ type Options struct {
 	LinkMemory  int64
 	MaxCalls    uint32
 
+	// Reattach names deployments whose element is served by a process that is not this
+	// host's: one that `<binary> debug` has started, at the socket that is the value. For
+	// development only: of those neither checksum nor sandbox, environment, limits and
+	// health are looked after, which the log says at each start. What is named has to be
+	// deployed, as NAME or, of a deployment with several elements, NAME/ELEMENT; else Run
+	// fails.
+	Reattach map[string]string
+
 	kernel func() sandbox.Kernel // tests have others
 
 	// OnChange is told of each change of what the host has to tell of its deployments;
@@ -159,6 +167,9 @@ func (o *Options) setDefaults() error {
 	}
 	if err := o.Attributes.Check(); err != nil {
 		return fmt.Errorf("host: Options.Attributes: %w", err)
+	}
+	if err := checkReattach(o.Reattach); err != nil {
+		return err
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()

@@ -140,7 +140,7 @@ func (e *element) considerStop(g *generation, r *replacing) (verdict, time.Durat
 // stopsFirst reports whether a generation must have gone before its successor is there:
 // its author says so, or its deployment.
 func (e *element) stopsFirst(g *generation) bool {
-	return g.desc.GetExclusive() || e.o().stopFirst
+	return g.desc.GetExclusive() || e.o().stopFirst || g.binary.socket != "" // a debug process serves one
 }
 
 // finishing says what old generations still have to do.

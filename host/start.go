@@ -40,7 +40,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 			box.remove()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, e.o().ReadyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.readyTimeout(b))
 	defer cancel()
 	d, err := p.Describe(ctx)
 	if err != nil {
@@ -94,6 +94,9 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 // launch starts the process, a few at a time: many at once would only make each
 // other late. The time counts from exec.
 func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, *box, error) {
+	if b.socket != "" {
+		return e.attach(ctx, b, beside)
+	}
 	select {
 	case e.h.starts <- struct{}{}:
 		defer func() { <-e.h.starts }()

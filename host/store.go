@@ -59,6 +59,7 @@ type binary struct {
 	source string // as deployed
 	sum    string // hex SHA-256
 	exec   string // the copy
+	socket string // of the debug process that is taken for it; empty = it is one
 
 	given
 	key string // of sum and given; empty = sum, and nothing is given

@@ -97,7 +97,7 @@ func (e *element) leave() {
 // served before, that one is started once more.
 func (e *element) bring(ctx context.Context, f finding) (*generation, error) {
 	good := e.good
-	if good == nil || good.id() == f.binary.id() {
+	if good == nil || good.id() == f.binary.id() || f.binary.socket != "" {
 		return e.tryStart(ctx, f, f.binary, false)
 	}
 	why := error(nil)
@@ -232,6 +232,9 @@ func (r *restarts) reset() {
 // failed notes a failure after the process has served for lived, and says how
 // long to wait; negative = until the file changes.
 func (e *element) failed(err error, r *restarts, lived time.Duration) time.Duration {
+	if wait, debugged := e.debuggerGone(err); debugged {
+		return wait
+	}
 	kind, reason, final, ours := explain(err)
 	e.mu.Lock()
 	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
@@ -386,6 +389,9 @@ type pulse struct {
 func (e *element) newPulse(g *generation) *pulse {
 	p := &pulse{e: e, g: g, ticker: time.NewTicker(e.o().HealthInterval), answers: make(chan health, 1)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if g.binary.socket != "" {
+		p.ticker.Stop() // it may stand still in a debugger
+	}
 	return p
 }
 

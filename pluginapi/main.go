@@ -25,6 +25,7 @@ const exitUsage = 64
 //
 //	<binary>            started by a host: serves; by hand: explains itself, exits 64
 //	<binary> describe   prints what the element offers as JSON, starts nothing
+//	<binary> debug      serves without a host's launch, as a debugger needs it, until it is ended
 //	<binary> --help     explains itself
 //
 // An element with a mistake in it (see [Element.Check]) exits 64 and says what is
@@ -51,6 +52,8 @@ func run(e Element, args []string, launched bool, stdout, stderr io.Writer) int 
 		return 0
 	case launched:
 		return serve(e, stderr)
+	case len(args) == 2 && args[1] == "debug":
+		return serveDebug(e, stdout, stderr)
 	case len(args) == 2 && (args[1] == "--help" || args[1] == "-h" || args[1] == "help"):
 		_, _ = io.WriteString(stdout, usage(e, name))
 		return 0
@@ -117,6 +120,9 @@ Put it into a host's deployments directory and call it:
 
 See what it offers:
   ./%[1]s describe
+
+Serve it from a debugger, to a host that attaches to it (plugins.md, A debugger):
+  ./%[1]s debug
 `, name, e.Name, version, sampleCall(e))
 }
 

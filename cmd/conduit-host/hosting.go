@@ -70,7 +70,7 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	o.Observer = i.metrics.Calls().Observer(metrics.Server)
 	h, err := host.New(o)
 	if err != nil {
-		return err
+		return configf("%v", err)
 	}
 	i.host = plugins{h}
 	// The context of the start ends with it; what ends the host is stop, which
@@ -78,7 +78,7 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	ctx = context.WithoutCancel(ctx)
 	i.run("host", func() error {
 		if err := h.Run(ctx); err != nil {
-			// It fails at its start only, over directories that it was given.
+			// It fails at its start only, over directories and debug processes that it was given.
 			return configf("%v", err)
 		}
 		return nil
@@ -92,6 +92,7 @@ func hostOptions(c *config.Config) host.Options {
 		Private:      filepath.Join(c.PrivateDir(), "host"),
 		AllowUnsafe:  c.Bool("host.allow_unsafe"),
 		Verify:       host.Verify(c.String("host.verify")),
+		Reattach:     c.Map("host.reattach"),
 		Sandbox:      host.Sandbox(c.String("host.sandbox")),
 		StartTimeout: c.Duration("host.start_timeout"),
 		ReadyTimeout: c.Duration("host.ready_timeout"),

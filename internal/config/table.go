@@ -89,6 +89,7 @@ func Keys() []Key {
 		{Name: "host.log_size", Kind: Size, Default: "10MiB", Min: 64 * kib, Max: gib, Doc: "how large the file of a deployment's log may get before it becomes an old one"},
 		{Name: "host.log_files", Kind: Int, Default: "3", Min: 1, Max: 100, Doc: "old files of a deployment's log that are kept"},
 		{Name: "host.allow_unsafe", Kind: Bool, Default: "false", Doc: "lets plugins run that others than this user and root can change"},
+		{Name: "host.reattach", Kind: Map, Doc: "for development only: deployments (or `NAME/ELEMENT`, where one has several) whose element is served by a process that `<binary> debug` has started, as name=socket; its checksum, sandbox and health are not looked after"},
 		{Name: "host.sandbox", Kind: Enum, Default: "off", Enum: []string{"off", "best-effort", "required"}, Doc: "whether plugins are confined to their own files: not at all, as far as this kernel can, or wholly or not started"},
 		{Name: "host.plugin_tls", Kind: Enum, Default: "off", Enum: []string{"off", "auto"}, Later: true, Doc: "TLS between host and plugin"},
 		{Name: "host.remote_admin", Kind: Bool, Default: "false", Doc: "whether `/cluster/v1` answers administrators (`superuser` and above), who else are heard on the management socket only"},

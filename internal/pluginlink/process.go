@@ -33,7 +33,8 @@ type Process struct {
 	token     []byte
 	client    *plugin.Client
 	rpc       conduitv1.PluginClient
-	child     *child // set once started
+	child     *child      // set once started
+	attached  *attachment // nil = it was launched from here
 	socketDir string
 	printed   []*lineWriter // by what stands for os.Stdout and os.Stderr in it
 
@@ -122,6 +123,9 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	if o.LostReason == "" {
 		o.LostReason = "plugin_lost"
 	}
+	if p.attached != nil {
+		o.ProbeInterval = -1
+	}
 	if o.Peer.Name == "" {
 		o.Peer.Name = p.cfg.Name
 	}
@@ -162,7 +166,12 @@ func (p *Process) Exit() ExitStatus {
 }
 
 // Pid returns the process's id.
-func (p *Process) Pid() int { return p.child.Pid() }
+func (p *Process) Pid() int {
+	if p.attached != nil {
+		return p.attached.pid
+	}
+	return p.child.Pid()
+}
 
 // Stderr returns the last lines that it wrote to stderr, oldest first.
 func (p *Process) Stderr() []string { return p.child.out.Tail() }
@@ -189,6 +198,10 @@ func (p *Process) Terminate() { p.child.signal(unix.SIGTERM) }
 // idempotent and returns within grace plus some seconds whatever the process
 // does; the error says that something was left.
 func (p *Process) Kill(grace time.Duration) error {
+	if p.attached != nil {
+		p.detach()
+		return nil
+	}
 	p.killOnce.Do(func() {
 		if c := p.conn.Load(); c != nil {
 			c.Close(link.CloseDone, "the plugin is being stopped")

@@ -105,6 +105,9 @@ func (s *server) guardStdout() error {
 // handshake: it sends both through a pipe and a gRPC stream, where the last words
 // of a process that ends are lost. The host reads the real ones for ever.
 func (s *server) freeStdio() {
+	if s.stdout == nil {
+		return // they were left alone
+	}
 	s.stdio.Do(func() {
 		os.Stdout, os.Stderr = s.stdout, s.stderr
 		_ = redirect(int(s.stdout.Fd()), 1)
@@ -121,6 +124,7 @@ type server struct {
 	stdout     *os.File // the real ones
 	stderr     *os.File
 	stdio      sync.Once
+	debugged   bool // a debugger may hold the process or its host at any time
 
 	up         atomic.Bool // go-plugin came as far as to make its server
 	configured atomic.Pointer[conduitv1.ConfigureRequest]
@@ -161,7 +165,9 @@ func (s *server) newServer(opts []grpc.ServerOption) *grpc.Server {
 func (s *server) Describe(context.Context, *conduitv1.DescribeRequest) (*conduitv1.Description, error) {
 	s.freeStdio() // the first RPC of a host, before any code of the element's own
 	d := s.plugin.Describe()
-	nameProcess(d.GetElement())
+	if !s.debugged {
+		nameProcess(d.GetElement())
+	}
 	return d, nil
 }
 
@@ -277,6 +283,9 @@ func (s *server) linkOptions(r *conduitv1.ConfigureRequest) link.Options {
 	}
 	if o.Hello.MaxMessage == 0 {
 		o.Hello.MaxMessage = s.maxMessage
+	}
+	if s.debugged {
+		o.ProbeInterval = -1
 	}
 	if m := r.GetMemory(); m > 0 {
 		o.Memory = link.NewMemory(int64(m))
