@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -416,10 +415,7 @@ type logins struct{ a *access }
 
 // Login implements gateway.Sessions.
 func (l logins) Login(ctx context.Context, r *http.Request, user string, password []byte) (gateway.Session, error) {
-	from := netip.Addr{}
-	if p, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		from = p.Addr()
-	}
+	from := auth.From(r)
 	m, err := l.a.accounts.Login(ctx, from, user, password)
 	if err != nil {
 		e := conduit.AsError(err, conduit.Refused)
