@@ -51,8 +51,7 @@ type SessionsOptions struct {
 	Anonymous bool
 	// Attempts limits bad secrets by address in Authenticate; nil = does not.
 	Attempts *Attempts
-	// From returns the address that a request comes from, behind proxies that
-	// are trusted; nil = the one of the connection.
+	// From returns the address that a request comes from; nil = [From].
 	From func(*http.Request) netip.Addr
 	// MaxCached is how many sessions are remembered; 0 = 65536. More are valid
 	// as well, and looked up again.
@@ -192,7 +191,7 @@ func NewSessions(o SessionsOptions) *Sessions {
 		o.Now = time.Now
 	}
 	if o.From == nil {
-		o.From = connectionAddress
+		o.From = From
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -60,9 +60,11 @@ func newRealm(t *testing.T, flags ...string) *realm {
 	return r
 }
 
-// noSecrets checks that the logs hold none of the secrets that were used, and that
-// they are logs: an empty one holds none, either.
+// noSecrets checks that nothing that others can see holds one of the secrets that were
+// used: what instances tell, their processes, what the store keeps, and the logs, which
+// must be logs: an empty one holds none, either.
 func (r *realm) noSecrets() {
+	seen := r.sights()
 	for _, i := range []*instance{r.worker, r.front} {
 		i.kill()
 		logs := []string{i.output()}
@@ -81,6 +83,11 @@ func (r *realm) noSecrets() {
 			logs = append(logs, string(text))
 		}
 		for _, s := range r.secrets {
+			for _, one := range seen {
+				if i == r.worker && one.shows(s) {
+					r.t.Errorf("%s shows the secret %s", one.what, s)
+				}
+			}
 			if slices.ContainsFunc(logs, func(log string) bool { return strings.Contains(log, s) }) {
 				r.t.Errorf("the log of %s holds the secret %s", i.name, s)
 			}
@@ -653,6 +660,23 @@ func TestNoAnonymous(t *testing.T) {
 	}
 	r.worker.call(echoAddr, "UserOnly", "--session", "@"+file).want(t, 0, "\"user\"\n")
 	r.worker.call(echoAddr, "SuperuserOnly", "--session", "@"+file).want(t, 4, "", "reason=level_too_low")
+
+	// An operator, and who is connected as somebody else, may call as ada and is she.
+	other := filepath.Join(r.worker.dir, "root")
+	if err := writeFile(other, r.user("root", "superuser")); err != nil {
+		t.Fatal(err)
+	}
+	r.worker.call(echoAddr, "SuperuserOnly", "--session", "@"+other).want(t, 0, "\"superuser\"\n")
+	r.worker.call(echoAddr, "SuperuserOnly", "--session", "@"+other, "--as-user", "@"+file).want(t, 4, "", "reason=level_too_low")
+	r.worker.call(echoAddr, "UserOnly", "--session", "@"+other, "--as-user", "@"+file).want(t, 0, "\"user\"\n")
+	for _, where := range []string{echoAddr, frontAddr} { // by way of the front, and there
+		r.front.ask("call", where, "SuperuserOnly").want(t, 0, "\"superuser\"\n")
+		r.front.ask("call", where, "SuperuserOnly", "--as-user", "@"+file).want(t, 4, "", "reason=level_too_low")
+		r.front.ask("call", where, "UserOnly", "--as-user", "@"+file).want(t, 0, "\"user\"\n")
+	}
+	r.front.waitLine("the refusal in the audit", func(line string) bool {
+		return strings.Contains(line, `"@module":"audit"`) && strings.Contains(line, `"who":"ada"`) && strings.Contains(line, `"result":"level_too_low"`) && strings.Contains(line, `"door":"management"`)
+	})
 
 	stranger := prepare(t, nil)
 	stranger.name = "stranger"

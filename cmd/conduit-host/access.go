@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +47,7 @@ const (
 // and everybody is superuser. All methods may be called concurrently.
 type access struct {
 	log      hclog.Logger
+	audit    *audit
 	store    *boltstore.Store
 	sessions *auth.Sessions // nil = auth.mode is disabled
 	accounts *auth.Accounts
@@ -73,7 +73,7 @@ type access struct {
 // openAccess opens the auth store, which it makes if there is none, and a session of
 // this instance's own.
 func openAccess(ctx context.Context, c *config.Config, id address.InstanceID, log hclog.Logger) (*access, error) {
-	a := &access{log: log.Named("auth"), name: c.String("name"), id: id, ended: make(chan struct{}, 1)}
+	a := &access{log: log.Named("auth"), audit: newAudit(log), name: c.String("name"), id: id, ended: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if c.String("auth.mode") == "disabled" {
 		return a, nil
@@ -128,6 +128,7 @@ func (a *access) close(ctx context.Context) {
 	if a.store != nil {
 		_ = a.store.Close()
 	}
+	a.audit.close()
 }
 
 // spawn runs something that close waits for, unless it has been called.
@@ -223,16 +224,17 @@ func (a *access) checks() metrics.AuthChecks {
 func (a *access) authenticate(r *http.Request) (link.Peer, error) {
 	if a.sessions == nil {
 		p, err := auth.Disabled{}.Authenticate(r)
-		return link.Peer{Name: "client", User: p.User, Level: p.Level}, err
+		return link.Peer{Name: "client", User: p.User, Level: p.Level, From: addressOf(r)}, err
 	}
 	g, err := a.sessions.Authenticate(r)
 	if err == nil {
 		err = certified(r, g)
 	}
 	if err != nil {
+		a.audit.record(auditRecord{what: "link", who: g.User, door: "cluster", from: addressOf(r), result: result(err)})
 		return link.Peer{}, err
 	}
-	peer := link.Peer{Name: "client", User: g.User, Level: g.Level}
+	peer := link.Peer{Name: "client", User: g.User, Level: g.Level, From: addressOf(r)}
 	if g.Session.IsZero() {
 		return peer, nil
 	}
@@ -252,9 +254,25 @@ func (a *access) authenticate(r *http.Request) (link.Peer, error) {
 	return peer, nil
 }
 
+// addressOf is the address that a request comes from, for the audit.
+func addressOf(r *http.Request) string {
+	if from := auth.From(r); from.IsValid() {
+		return from.String()
+	}
+	return ""
+}
+
 // check judges what the other end of a link says of itself: a session of an instance
 // opens links of that instance alone.
 func (a *access) check(peer link.Peer, theirs link.Hello) error {
+	err := a.suits(peer, theirs)
+	if err != nil {
+		a.audit.record(auditRecord{what: "link", who: peer.User, door: doorOf(peer), from: peer.From, result: "bad_hello"})
+	}
+	return err
+}
+
+func (a *access) suits(peer link.Peer, theirs link.Hello) error {
 	if err := a.sameStore(theirs); err != nil {
 		return err
 	}
@@ -331,6 +349,7 @@ func (a *access) door(next func(c pending, inv *frame.Invoke, who host.Principal
 		case !known:
 			a.wait(in.Park(), next)
 		case err != nil:
+			a.audit.refusedCall(in.Peer(), in.Invoke, in.Peer().User, err)
 			in.Refuse(err)
 		default:
 			a.lodge(in, in.Invoke, g)
@@ -364,6 +383,7 @@ func (a *access) wait(p link.Parked, next func(c pending, inv *frame.Invoke, who
 			return callsAs(g, err, true)
 		})
 		if err != nil {
+			a.audit.refusedCall(p.Peer(), p.Invoke(), p.Peer().User, err)
 			p.Refuse(err)
 			return
 		}
@@ -381,13 +401,15 @@ func (a *access) caller(r *http.Request) (conduit.AsWhom, error) {
 		return conduit.AsWhom{}, nil
 	}
 	g, err := a.sessions.Authenticate(r)
+	if err == nil && !g.Instance.IsZero() {
+		err = errInstanceSession()
+	}
 	switch {
 	case err != nil:
+		a.audit.record(auditRecord{what: "request", who: g.User, door: "gateway", from: addressOf(r), result: result(err)})
 		return conduit.AsWhom{}, err
 	case g.Session.IsZero():
 		return conduit.AsWhom{Kind: conduit.AsAnonymous}, nil
-	case !g.Instance.IsZero():
-		return conduit.AsWhom{}, errInstanceSession()
 	}
 	secret, err := auth.Credential(r.Header)
 	return conduit.AsWhom{Kind: conduit.AsSession, Session: secret}, err
@@ -416,18 +438,14 @@ type logins struct{ a *access }
 
 // Login implements gateway.Sessions.
 func (l logins) Login(ctx context.Context, r *http.Request, user string, password []byte) (gateway.Session, error) {
-	from := netip.Addr{}
-	if p, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		from = p.Addr()
-	}
+	from := auth.From(r)
 	m, err := l.a.accounts.Login(ctx, from, user, password)
 	if err != nil {
-		e := conduit.AsError(err, conduit.Refused)
-		// A name that was typed may be a password: it is not logged.
-		l.a.log.Info("login refused", "from", from.String(), "reason", e.Reason)
+		// A name that was typed may be a password: it is not written.
+		l.a.audit.record(auditRecord{what: "login", door: "gateway", from: addressOf(r), result: result(err)})
 		return gateway.Session{}, err
 	}
-	l.a.log.Info("login", "user", m.User.Name, "from", from.String(), "session", m.Session.ID.String())
+	l.a.audit.record(auditRecord{what: "login", who: m.User.Name, door: "gateway", from: addressOf(r), session: m.Session.ID.String(), result: auditOK})
 	return gateway.Session{Secret: m.Secret.Reveal(), User: m.User.Name, Level: m.User.Level, Expires: m.Session.Expires}, nil
 }
 
@@ -448,7 +466,7 @@ func (l logins) Logout(ctx context.Context, r *http.Request) error {
 		}
 	}
 	l.a.sessions.Ended(g) // who has logged out here is out, and not in a quarter of a second
-	l.a.log.Info("logout", "user", g.User, "session", g.Session.String())
+	l.a.audit.record(auditRecord{what: "logout", who: g.User, door: "gateway", from: addressOf(r), session: g.Session.String(), result: auditOK})
 	return nil
 }
 

@@ -63,7 +63,7 @@ func (i *instance) serveDoor() {
 // operators answers what operators ask of the instance, and passes on what they
 // call, to wherever it is.
 func (i *instance) operators(c pending, inv *frame.Invoke, who host.Principal) {
-	if !i.builtins.Take(builtin.Management, c, inv, who.User, who.Level) {
+	if !i.take(builtin.Management, c, inv, who.User, who.Level) {
 		i.pass(host.Origin{Principal: who}, c)
 	}
 }
@@ -72,7 +72,7 @@ func (i *instance) operators(c pending, inv *frame.Invoke, who host.Principal) {
 // its own elements.
 func (i *instance) served(at builtin.Door) func(c pending, inv *frame.Invoke, who host.Principal) {
 	return func(c pending, inv *frame.Invoke, who host.Principal) {
-		if i.builtins.Take(at, c, inv, who.User, who.Level) {
+		if i.take(at, c, inv, who.User, who.Level) {
 			return
 		}
 		from := host.Origin{Principal: who}
@@ -83,6 +83,7 @@ func (i *instance) served(at builtin.Door) func(c pending, inv *frame.Invoke, wh
 			from.Chain = append(from.Chain, string(element))
 		}
 		if err := i.host.take(from, c, inv); err != nil {
+			i.access.audit.refusedCall(c.Peer(), inv, who.User, err)
 			c.Refuse(err)
 		}
 	}
@@ -93,12 +94,17 @@ func (i *instance) fromPlugin(from host.Origin, in *link.Incoming) { i.pass(from
 
 // pass passes a call on by way of the locator.
 func (i *instance) pass(from host.Origin, c pending) {
+	peer := c.Peer()
 	d := router.Door{
 		Here: func(c router.Call, inv *frame.Invoke) *conduit.Error {
 			if i.closing.Load() {
 				return errDraining()
 			}
-			return i.host.take(from, c, inv)
+			err := i.host.take(from, c, inv)
+			if err != nil && from.Element == "" { // an element that asks too much is a fault in it
+				i.access.audit.refusedCall(peer, inv, from.Principal.User, err)
+			}
+			return err
 		},
 		ToPeer: from.ToPeer,
 		Passed: i.countPassed,

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/gateway"
+	"github.com/elemental-conduit/conduit/internal/config"
 )
 
 // The gateway's server. There is no time for a whole request or answer: streams
@@ -44,12 +46,16 @@ func (i *instance) serveGateway(l net.Listener) error {
 			i.log.Warn("gateway.listen is not loopback, and the gateway speaks plain HTTP: passwords, sessions and payloads can be read on the way; give it a certificate with --gateway-tls-cert and --gateway-tls-key, or put a proxy that speaks TLS before it")
 		}
 	}
+	proxies, why := config.ParseNetworks(i.c.List("gateway.trusted_proxies"))
+	if why != "" { // it was checked when it was read
+		return configf("gateway.trusted_proxies: %s", why)
+	}
 	g, err := gateway.New(o)
 	if err != nil {
 		return configf("gateway: %v", err)
 	}
 	i.gateway = &httpGateway{server: &http.Server{
-		Handler:           i.lastRequests(g),
+		Handler:           i.lastRequests(auth.Proxies(proxies).Mark(g)),
 		ReadHeaderTimeout: gatewayHeaderTimeout,
 		IdleTimeout:       gatewayIdleTimeout,
 		MaxHeaderBytes:    gatewayHeaderBytes,

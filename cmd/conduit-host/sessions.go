@@ -54,11 +54,12 @@ long as that says, used or not.`,
 				}
 				o = auth.MintOptions{Life: max(life, 1), Fixed: true}
 			}
-			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
+			return a.changeAccounts(cmd.Context(), false, auditRecord{what: "session mint", whom: cleanName(user)}, func(ctx context.Context, accounts *auth.Accounts, r *auditRecord) error {
 				m, err := accounts.Mint(ctx, user, o)
 				if err != nil {
 					return err
 				}
+				r.session = m.Session.ID.String()
 				if isTerminal(a.stdout) {
 					a.warn("the secret stays in the terminal's history; write it to a file that only you can read (umask 077; ... >FILE) and use --session @FILE")
 				}
@@ -171,15 +172,18 @@ secret, as session mint printed it.`,
 					return err
 				}
 			}
-			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
+			return a.changeAccounts(cmd.Context(), false, auditRecord{what: "session revoke", whom: cleanName(user)}, func(ctx context.Context, accounts *auth.Accounts, r *auditRecord) error {
 				n := 1
 				var err error
 				switch {
 				case user != "":
 					n, err = accounts.RevokeUser(ctx, user)
 				case secret != nil:
-					_, err = accounts.RevokeSecret(ctx, *secret)
+					if id, err = accounts.RevokeSecret(ctx, *secret); err == nil {
+						r.session = id.String()
+					}
 				default:
+					r.session = id.String()
 					err = accounts.Revoke(ctx, id)
 				}
 				if err != nil {

@@ -45,6 +45,23 @@ func (a *app) withAccounts(ctx context.Context, create bool, do func(ctx context
 	return blame(ctx, do(ctx, accounts))
 }
 
+// changeAccounts is withAccounts for a command that changes something, with a record of
+// it: do completes the one that it is given.
+func (a *app) changeAccounts(ctx context.Context, create bool, r auditRecord, do func(ctx context.Context, accounts *auth.Accounts, r *auditRecord) error) error {
+	return a.withAccounts(ctx, create, func(ctx context.Context, accounts *auth.Accounts) error {
+		err := do(ctx, accounts, &r)
+		r.result = result(err)
+		c, bad := a.loadConfig()
+		if bad := only(bad, storeKeys...); bad != nil {
+			return errors.Join(err, bad)
+		}
+		if bad := auditCommand(c.StorePath(), r); bad != nil {
+			a.warn("no record was made of this in %s.audit: %v", c.StorePath(), bad)
+		}
+		return err
+	})
+}
+
 // openStore opens the store that the configuration names.
 func openStore(ctx context.Context, c *config.Config, create bool) (*boltstore.Store, error) {
 	path := c.StorePath()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,7 @@ calls with the sessions that are minted with conduit-host session mint.`,
 					return err
 				}
 			}
-			return a.withAccounts(cmd.Context(), true, func(ctx context.Context, accounts *auth.Accounts) error {
+			return a.changeAccounts(cmd.Context(), true, auditRecord{what: "user add", whom: cleanName(args[0])}, func(ctx context.Context, accounts *auth.Accounts, _ *auditRecord) error {
 				u, err := accounts.AddUser(ctx, args[0], l, password)
 				if err != nil {
 					return err
@@ -157,7 +158,7 @@ func (a *app) userPassword() *cobra.Command {
 					return err
 				}
 			}
-			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
+			return a.changeAccounts(cmd.Context(), false, auditRecord{what: "user passwd", whom: cleanName(args[0])}, func(ctx context.Context, accounts *auth.Accounts, _ *auditRecord) error {
 				if err := accounts.SetPassword(ctx, args[0], password); err != nil {
 					return err
 				}
@@ -203,7 +204,14 @@ func (a *app) userSet() *cobra.Command {
 					return err
 				}
 			}
-			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
+			what := "user set"
+			if setLevel {
+				what += " --level " + l.String()
+			}
+			if setDisabled {
+				what += " --disabled=" + strconv.FormatBool(disabled)
+			}
+			return a.changeAccounts(cmd.Context(), false, auditRecord{what: what, whom: cleanName(args[0])}, func(ctx context.Context, accounts *auth.Accounts, _ *auditRecord) error {
 				if setLevel {
 					if err := accounts.SetLevel(ctx, args[0], l); err != nil {
 						return err
@@ -231,7 +239,7 @@ func (a *app) userRemove() *cobra.Command {
 		Example: "  conduit-host user rm ada",
 		Args:    takes(1, 1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withAccounts(cmd.Context(), false, func(ctx context.Context, accounts *auth.Accounts) error {
+			return a.changeAccounts(cmd.Context(), false, auditRecord{what: "user rm", whom: cleanName(args[0])}, func(ctx context.Context, accounts *auth.Accounts, _ *auditRecord) error {
 				if err := accounts.RemoveUser(ctx, args[0]); err != nil {
 					return err
 				}

@@ -146,6 +146,37 @@ func checkCORS(v Value) string {
 	return checkOrigins(v)
 }
 
+func checkNetworks(v Value) string {
+	list, _ := v.parsed.([]string)
+	_, why := ParseNetworks(list)
+	return why
+}
+
+// ParseNetworks reads networks as 10.0.0.0/8, or addresses. why says what is wrong with
+// the first that is none, "" if all are.
+func ParseNetworks(list []string) (networks []netip.Prefix, why string) {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			a, bad := netip.ParseAddr(s)
+			if bad != nil || a.Zone() != "" {
+				return nil, fmt.Sprintf("%q is no network: write one as 10.0.0.0/8 or 2001:db8::/32, or an address", s)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		switch {
+		case p.Addr().Is4In6():
+			return nil, fmt.Sprintf("%q is of IPv4: write it as such", s)
+		case p != p.Masked():
+			return nil, fmt.Sprintf("%q has bits set behind its prefix: the network is %s", s, p.Masked())
+		case p.Bits() == 0:
+			return nil, fmt.Sprintf("%q is everybody, and anybody could say where a request comes from", s)
+		}
+		networks = append(networks, p)
+	}
+	return networks, ""
+}
+
 // crossCheck reports what is wrong between values, leaving out keys that have a
 // problem of their own.
 func (c *Config) crossCheck(known []Problem) []Problem {

@@ -105,7 +105,7 @@ func Keys() []Key {
 		{Name: "gateway.tls.cert", Optional: true, Doc: "certificate chain of the gateway (PEM), read again when it changes; without one it speaks plain HTTP"},
 		{Name: "gateway.tls.key", Optional: true, Doc: "its private key (PEM)"},
 		{Name: "gateway.cors", Kind: List, Doc: "origins of web pages that may call, such as `https://app.example`; `*` is all, and none may without", check: checkCORS},
-		{Name: "gateway.trusted_proxies", Kind: List, Later: true, Doc: "networks whose forwarding headers are believed"},
+		{Name: "gateway.trusted_proxies", Kind: List, check: checkNetworks, Doc: "networks, such as `10.0.0.0/8`, of the proxies before the gateway: their `X-Forwarded-For` or `Forwarded` says where a request comes from, for the limits on attempts and the audit; of nobody else is it believed"},
 		{Name: "gateway.max_body", Kind: Size, Default: "10MiB", Min: kib, Max: gib, Doc: "the largest request body"},
 
 		{Name: "ops.listen", Default: "127.0.0.1:7490", check: checkListen, Doc: "where `/livez`, `/readyz` and `/metrics` are served, and `/debug/pprof/` to loopback; when the default port is taken the next free one is used and printed"},

@@ -73,6 +73,8 @@ type Peer struct {
 	Level conduit.Level
 	// System: the other end is an instance and may vouch for others.
 	System bool
+	// From is the address that the other end has, for logs; "" if it has none.
+	From string
 	// Guest is what who let the link in keeps of its other end, for itself: the
 	// link only hands it on. It must be comparable, as a pointer is.
 	Guest any
