@@ -231,7 +231,7 @@ func (a *access) authenticate(r *http.Request) (link.Peer, error) {
 		err = certified(r, g)
 	}
 	if err != nil {
-		a.audit.record(auditRecord{what: "link", who: g.User, door: "cluster", from: addressOf(r), result: result(err)})
+		a.audit.record(auditRecord{what: "link", who: g.User, door: "cluster", from: addressOf(r), result: auditResult(err)})
 		return link.Peer{}, err
 	}
 	peer := link.Peer{Name: "client", User: g.User, Level: g.Level, From: addressOf(r)}
@@ -406,7 +406,7 @@ func (a *access) caller(r *http.Request) (conduit.AsWhom, error) {
 	}
 	switch {
 	case err != nil:
-		a.audit.record(auditRecord{what: "request", who: g.User, door: "gateway", from: addressOf(r), result: result(err)})
+		a.audit.record(auditRecord{what: "request", who: g.User, door: "gateway", from: addressOf(r), result: auditResult(err)})
 		return conduit.AsWhom{}, err
 	case g.Session.IsZero():
 		return conduit.AsWhom{Kind: conduit.AsAnonymous}, nil
@@ -442,7 +442,7 @@ func (l logins) Login(ctx context.Context, r *http.Request, user string, passwor
 	m, err := l.a.accounts.Login(ctx, from, user, password)
 	if err != nil {
 		// A name that was typed may be a password: it is not written.
-		l.a.audit.record(auditRecord{what: "login", door: "gateway", from: addressOf(r), result: result(err)})
+		l.a.audit.record(auditRecord{what: "login", door: "gateway", from: addressOf(r), result: auditResult(err)})
 		return gateway.Session{}, err
 	}
 	l.a.audit.record(auditRecord{what: "login", who: m.User.Name, door: "gateway", from: addressOf(r), session: m.Session.ID.String(), result: auditOK})

@@ -67,9 +67,9 @@ func newAudit(log hclog.Logger) *audit {
 	return &audit{log: log.ResetNamed(auditName), missed: map[auditKind]int{}}
 }
 
-// result is what of an error an audit says: its reason, which holds nothing that a
+// auditResult is what of an error an audit says: its reason, which holds nothing that a
 // caller sent.
-func result(err error) string {
+func auditResult(err error) string {
 	if err == nil {
 		return auditOK
 	}
@@ -216,7 +216,7 @@ func (c auditedCall) Serve(fn link.ServeFunc) {
 	r := auditRecord{what: strings.ToLower(string(c.inv.Method)), who: c.who, door: doorOf(p), from: p.From, call: called(c.inv)}
 	c.pending.Serve(func(ctx context.Context, s *link.ServerCall) error {
 		err := fn(ctx, s)
-		r.result = result(err)
+		r.result = auditResult(err)
 		c.audit.record(r)
 		return err
 	})

@@ -200,7 +200,7 @@ func TestAuditOfCommands(t *testing.T) {
 	if err := auditCommand(linked, auditRecord{what: "user rm", result: auditOK}); err == nil {
 		t.Error("it writes through a link")
 	}
-	if r := result(errors.New("a secret in an error")); strings.Contains(r, "secret") {
+	if r := auditResult(errors.New("a secret in an error")); strings.Contains(r, "secret") {
 		t.Errorf("the result is %q", r)
 	}
 }

@@ -50,7 +50,7 @@ func (a *app) withAccounts(ctx context.Context, create bool, do func(ctx context
 func (a *app) changeAccounts(ctx context.Context, create bool, r auditRecord, do func(ctx context.Context, accounts *auth.Accounts, r *auditRecord) error) error {
 	return a.withAccounts(ctx, create, func(ctx context.Context, accounts *auth.Accounts) error {
 		err := do(ctx, accounts, &r)
-		r.result = result(err)
+		r.result = auditResult(err)
 		c, bad := a.loadConfig()
 		if bad := only(bad, storeKeys...); bad != nil {
 			return errors.Join(err, bad)

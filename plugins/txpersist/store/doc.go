@@ -2,8 +2,8 @@
 // element txpersist, and usable without it.
 //
 // A resource has a [address.ResourceID], at least one path, contents or none, and
-// tasks. What the operations mean is fixed by reference/elements.md section 6, in the
-// columns for a port; docs/persistence.md lists each choice that was left open there.
+// tasks. What the operations mean is what the original's do, where a port can keep
+// that; docs/persistence.md lists each choice that was open.
 //
 // # Transactions
 //

@@ -16,8 +16,7 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 )
 
-// model is the store as a few maps. It knows the semantics of reference/elements.md
-// section 6 and nothing of how they are kept.
+// model is the store as a few maps. It knows what the operations mean and nothing of how they are kept.
 type model struct {
 	at  map[string]int // paths, as /x/y
 	res map[int]*modelResource

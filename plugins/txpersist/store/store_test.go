@@ -14,7 +14,7 @@ import (
 	"github.com/elemental-conduit/conduit/address"
 )
 
-// The tests in this file follow reference/elements.md: each says which row it is.
+// The tests in this file follow the description of the original: each says which part of it it is.
 
 // 6.1, ReadOnlyTransaction.
 func TestReading(t *testing.T) {
