@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,7 +64,7 @@ func TestCopiedDataDirectory(t *testing.T) {
 	if strings.Contains(winner, b.url) {
 		chosen = b
 	}
-	want := fmt.Sprint(chosen.plugins()[0])
+	want := strconv.Itoa(chosen.plugins()[0])
 	for range 10 { // it stays with that one
 		r := c.ask("call", echoAddr, "Where", `{"ms":0}`)
 		if r.code != 0 || !strings.Contains(r.out, want) {
