@@ -24,8 +24,8 @@ through the instance of this machine or --peer, as any other call. Every node ha
 resources of its own: where there are several, --node says which is meant.
 
 check, backup, restore and adopt work on the file of a store, which no process may
-have open: resources.db in the data directory of its element.`,
-		Example: "  conduit-host persist ls '/scores/**'\n  conduit-host persist check data/deployments/txpersist/resources.db",
+have open: <data_dir>/instances/<name>/host/data/<deployment>/txpersist/resources.db.`,
+		Example: "  conduit-host persist ls '/scores/**'\n  conduit-host persist check data/instances/worker-1/host/data/txpersist/txpersist/resources.db",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}

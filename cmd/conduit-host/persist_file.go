@@ -42,7 +42,7 @@ func storeFailure(err error) error {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &path) && errors.Is(path, fs.ErrNotExist):
-		return usagef("%s does not exist; a store's file is resources.db in the data directory of its element", path.Path)
+		return usagef("%s does not exist; a store's file is <data_dir>/instances/<name>/host/data/<deployment>/txpersist/resources.db", path.Path)
 	case errors.As(err, &path) && errors.Is(path, fs.ErrExist):
 		return usagef("%s exists already; nothing is overwritten: name another file, or move this one", path.Path)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrPermission):

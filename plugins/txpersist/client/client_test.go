@@ -230,7 +230,7 @@ func TestNodes(t *testing.T) {
 	node := mine.Node()
 	other := address.NewNodeID(address.RandomInstanceID(), address.RandomDeploymentID())
 	var asked atomic.Int32
-	counted := invoker(func(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
+	counted := invoker(func(context.Context, *conduit.Invocation) conduit.Exchange {
 		asked.Add(1)
 		return conduit.FailedExchange(conduit.Errorf(conduit.Internal, conduit.ReasonInternal, conduit.Executed, "the other one"))
 	})
@@ -385,11 +385,11 @@ func TestWatch(t *testing.T) {
 	var got []string
 	for e, err := range c.Watch(s.ctx, p("/**"), "") {
 		must(t, err)
-		line := e.Kind
+		line := []string{e.Kind}
 		for _, c := range e.Changes {
-			line += " " + c.Path.WithoutContext().String()
+			line = append(line, c.Path.WithoutContext().String())
 		}
-		got = append(got, line)
+		got = append(got, strings.Join(line, " "))
 		switch len(got) {
 		case 1:
 			left.Store(1) // between the state and its end

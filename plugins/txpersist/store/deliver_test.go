@@ -109,7 +109,7 @@ func (s *testStore) finish(task Task) bool {
 
 // bubble runs a test in which time costs nothing. The store's context has a deadline of
 // an hour of it.
-func bubble(t *testing.T, fn func(t *testing.T, s *testStore)) {
+func bubble(t *testing.T, fn func(s *testStore)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,12 +119,13 @@ func bubble(t *testing.T, fn func(t *testing.T, s *testStore)) {
 		must(t, err)
 		ts := &testStore{Store: s, t: t, ctx: ctx}
 		t.Cleanup(func() { ts.verify() })
-		fn(t, ts)
+		fn(ts)
 	})
 }
 
 func TestTasksComeWhenDue(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		ids := s.add("/a", "/b")
 		now := time.Now()
 		late := s.addTasks(ids["/a"], now.Add(time.Hour))
@@ -157,7 +158,8 @@ func TestTasksComeWhenDue(t *testing.T) {
 }
 
 func TestTasksAreAtOneWatch(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		ids := s.add("/a")
 		tasks := s.addTasks(ids["/a"], time.UnixMilli(1), time.UnixMilli(2), time.UnixMilli(3))
 		first := s.receive(TaskWatch{Window: 2, Lease: time.Hour})
@@ -186,7 +188,8 @@ func TestTasksAreAtOneWatch(t *testing.T) {
 }
 
 func TestTaskLease(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		ids := s.add("/a")
 		task := s.addTasks(ids["/a"], time.UnixMilli(1))[0]
 		hangs := s.receive(TaskWatch{Lease: time.Minute, Window: 1})
@@ -216,7 +219,8 @@ func TestTaskLease(t *testing.T) {
 // A task that was given another time while it was being done is not finished with the
 // old one, and comes again.
 func TestTaskWithAnotherTime(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		ids := s.add("/a")
 		task := s.addTasks(ids["/a"], time.UnixMilli(1))[0]
 		r := s.receive(TaskWatch{Lease: 50 * time.Hour})
@@ -231,7 +235,8 @@ func TestTaskWithAnotherTime(t *testing.T) {
 }
 
 func TestTasksByPattern(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		ids := s.add("/mail/1", "/mail/2", "/other")
 		r := s.receive(TaskWatch{Pattern: path("/mail/*"), Lease: 50 * time.Hour})
 		s.addTasks(ids["/other"], time.UnixMilli(1))
@@ -248,7 +253,8 @@ func TestTasksByPattern(t *testing.T) {
 
 // However many are due at once, a watch gets what its window has room for.
 func TestManyTasks(t *testing.T) {
-	bubble(t, func(t *testing.T, s *testStore) {
+	bubble(t, func(s *testStore) {
+		t := s.t
 		const n = 3*dueBatch + 5
 		ids := s.add("/a")
 		dues := make([]time.Time, n)
@@ -262,7 +268,7 @@ func TestManyTasks(t *testing.T) {
 			got = append(got, r.next())
 		}
 		r.none()
-		for i := 0; i < n; i++ {
+		for i := range n {
 			s.finish(got[i])
 			if len(got) < n {
 				got = append(got, r.next())

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -150,7 +151,7 @@ func TestKeysAreBounded(t *testing.T) {
 		want := "/a"
 		for i := range 25 {
 			want += "x"
-			s.wantOnce("ada", fmt.Sprint(i), "x", want)
+			s.wantOnce("ada", strconv.Itoa(i), "x", want)
 			time.Sleep(time.Millisecond) // so that they have an order
 		}
 		if n := s.countedKeys(); n != 10 {
