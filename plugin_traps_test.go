@@ -1,0 +1,57 @@
+package conduit_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestPluginTraps: each row of docs/plugin-traps.md is held by a test that exists, or says
+// why by none.
+func TestPluginTraps(t *testing.T) {
+	page, err := os.ReadFile("docs/plugin-traps.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \|[^|]+\| (.+) \|$`).FindAllStringSubmatch(string(page), -1)
+	if len(rows) != 61 {
+		t.Errorf("%d rows, want 61", len(rows))
+	}
+	named := regexp.MustCompile("`([a-z/-]+)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9]+)`")
+	for n, row := range rows {
+		if row[1] != fmt.Sprint(n+1) {
+			t.Errorf("row %s comes after %d others", row[1], n)
+		}
+		tests := named.FindAllStringSubmatch(row[2], -1)
+		if len(tests) == 0 && !strings.HasPrefix(row[2], "— ") {
+			t.Errorf("row %s names no test and does not say why", row[1])
+		}
+		for _, test := range tests {
+			if !declares(t, test[1], test[2]) {
+				t.Errorf("row %s: there is no %s in %s", row[1], test[2], test[1])
+			}
+		}
+	}
+}
+
+// declares reports whether the tests of a folder have a func of a name.
+func declares(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+name+"(") {
+			return true
+		}
+	}
+	return false
+}
