@@ -92,7 +92,7 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(), a.idCommand(), a.configCommand(), a.doctorCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
 	completionGroup(root)
 	return root
