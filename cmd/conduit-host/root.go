@@ -94,7 +94,7 @@ func (a *app) rootCommand() *cobra.Command {
 	a.keys.AddFlags(flags, isGlobal)
 	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(),
 		a.deployCommand(), a.undeployCommand(), a.enableCommand(), a.disableCommand(), a.restartCommand(), a.rollbackCommand(), a.cordonCommand(), a.uncordonCommand(),
-		a.idCommand(), a.configCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
+		a.idCommand(), a.configCommand(), a.doctorCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
 	completionGroup(root)
 	return root
