@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -30,13 +31,13 @@ func (p Proxies) From(r *http.Request) netip.Addr {
 	if len(standard) > 0 {
 		list, hop = standard, forwardedHop
 	}
-	for i := len(list) - 1; i >= 0; i-- {
-		elements, ok := splitQuoted(list[i], ',')
+	for _, line := range slices.Backward(list) {
+		elements, ok := splitQuoted(line, ',')
 		if !ok {
 			return at
 		}
-		for k := len(elements) - 1; k >= 0; k-- {
-			next, ok := hop(elements[k])
+		for _, element := range slices.Backward(elements) {
+			next, ok := hop(element)
 			if !ok {
 				return at
 			}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestAuditIsBounded(t *testing.T) {
 		a := newAudit(l.logger())
 		const flood = 10_000
 		for k := range flood {
-			a.record(auditRecord{what: "login", door: "gateway", from: fmt.Sprint(k), result: conduit.ReasonUnauthenticated})
+			a.record(auditRecord{what: "login", door: "gateway", from: strconv.Itoa(k), result: conduit.ReasonUnauthenticated})
 		}
 		a.record(auditRecord{what: "login", who: "ada", door: "gateway", result: auditOK})
 		if got := l.records(t); len(got) != auditRefusals+1 || got[auditRefusals]["who"] != "ada" || got[auditRefusals]["result"] != auditOK {
