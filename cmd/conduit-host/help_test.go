@@ -120,7 +120,7 @@ func TestCommands(t *testing.T) {
 	for _, cmd := range (&app{}).rootCommand().Commands() {
 		names = append(names, cmd.Name())
 	}
-	if got, want := strings.Join(names, " "), "call completion config describe drain explain id logs ls plugin serve session tls user version"; got != want {
+	if got, want := strings.Join(names, " "), "call completion config describe drain explain id logs ls persist plugin serve session tls user version"; got != want {
 		t.Errorf("commands: %s, want %s", got, want)
 	}
 }
