@@ -310,6 +310,9 @@ func (s *Store) watchTasks(ctx context.Context, o TaskWatch, yield func(Task) bo
 	defer s.tasks.leave(w)
 	for {
 		found, more, next, some, err := s.tasks.take(w)
+		if over := s.feed.why(); over != nil { // also when the file was closed meanwhile
+			return over
+		}
 		if err != nil {
 			return err
 		}
@@ -350,9 +353,7 @@ func (s *Store) awaitTasks(ctx context.Context, w *taskWatch, next int64, some b
 			return nil
 		case <-clock:
 		case <-s.feed.over:
-			s.feed.mu.Lock()
-			defer s.feed.mu.Unlock()
-			return s.feed.ended
+			return s.feed.why()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -126,6 +126,16 @@ func (f *feed) end(why *Error) {
 	}
 }
 
+// why says why nothing comes any more; nil if something may.
+func (f *feed) why() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended == nil {
+		return nil
+	}
+	return f.ended
+}
+
 // wait returns once there is a revision of at least this number.
 func (f *feed) wait(ctx context.Context, revision uint64) error {
 	for {
