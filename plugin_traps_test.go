@@ -1,10 +1,10 @@
 package conduit_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -22,7 +22,7 @@ func TestPluginTraps(t *testing.T) {
 	}
 	named := regexp.MustCompile("`([a-z/-]+)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9]+)`")
 	for n, row := range rows {
-		if row[1] != fmt.Sprint(n+1) {
+		if row[1] != strconv.Itoa(n+1) {
 			t.Errorf("row %s comes after %d others", row[1], n)
 		}
 		tests := named.FindAllStringSubmatch(row[2], -1)
