@@ -44,7 +44,7 @@ SEEDS ?= 20
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci
+.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -60,7 +60,13 @@ build: ## Build bin/conduit-host and the elements bin/echo, bin/matches and bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/matches ./plugins/matches
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/txpersist ./plugins/txpersist
 
-test: ## Run all tests (TESTFLAGS='-run Name -v' for some)
+# Elements and clients in other languages are tested with what Debian has for these.
+# Where that is missing and cannot be had without a question, their tests are skipped and say so.
+others:
+	@bash scripts/need.sh python3:grpc python3-grpcio || true
+	@bash scripts/need.sh node:ws nodejs node-ws || true
+
+test: others ## Run all tests (TESTFLAGS='-run Name -v' for some)
 	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKGS)
 	cd benchmarks && $(GO) test -timeout $(TEST_TIMEOUT) ./...
 

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 )
 
 const (
@@ -30,6 +32,22 @@ func needPython(t *testing.T) {
 		}
 		t.Skip("/usr/bin/python3 cannot import grpc: apt-get install python3-grpcio")
 	}
+}
+
+// TestPythonConformance: the element in Python passes all checks of conformance, those
+// that make calls included, for which it has the service by a name that asks for it.
+func TestPythonConformance(t *testing.T) {
+	needPython(t)
+	t.Parallel()
+	script, err := os.ReadFile(counterFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "counter-conformance")
+	if err := os.WriteFile(path, script, 0o700); err != nil { //nolint:gosec // a plugin is executable
+		t.Fatal(err)
+	}
+	plugintest.Conformance(t, path)
 }
 
 type counter struct {

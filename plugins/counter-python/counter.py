@@ -27,7 +27,9 @@ except ImportError:  # to be described, the element does without
 COOKIE = ("CONDUIT_PLUGIN", "7c0f3d1b5a9e42d68e1b0c4f2a6d9358")
 JSON, BYTES = "application/json", "application/octet-stream"
 UNARY, SERVER_STREAM, CLIENT_STREAM = 0, 1, 2
-CANCELLED, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 5, 8, 13
+CODES = """canceled unknown invalid_argument deadline_exceeded not_found already_exists permission_denied
+resource_exhausted failed_precondition aborted out_of_range unimplemented internal unavailable data_loss unauthenticated""".split()
+CANCELLED, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 5, 7, 8, 13
 REFUSED, EXECUTED = 2, 3  # outcomes
 MAX_CALLS = 256  # each has a thread
 MAX_WAITING = 8 << 20  # bytes of one upload that its handler has not taken, beside one message
@@ -166,32 +168,110 @@ class Counters:
         return bytes(call.receive() or b"")
 
 
+class Conformance:
+    """What the checks of `conduit-host plugin verify --full` call. It crashes and logs for
+    whoever asks, so it is there only when the file is run by a name with "conformance" in
+    it, which a host never does: docs/plugins.md, Conformance."""
+
+    def __init__(self):
+        self.lock, self.busy = threading.Lock(), 0
+
+    def counted(self, handler):
+        """The handler, counted by Running while it is under way."""
+
+        def run(call):
+            with self.lock:
+                self.busy += 1
+            try:
+                return handler(call)
+            finally:
+                with self.lock:
+                    self.busy -= 1
+
+        return run
+
+    def running(self, _):
+        with self.lock:
+            return self.busy
+
+    def big(self, call):
+        return bytes(call.value())
+
+    def sleep(self, call):
+        call.sleep(call.json()["ms"] / 1000)
+        return {}
+
+    def count(self, call):
+        for i in range(call.value()):
+            call.send(i)
+
+    def upload(self, call):
+        sizes = [len(item) for item in iter(call.receive, None)]
+        return {"items": len(sizes), "bytes": sum(sizes)}
+
+    def fail(self, call):
+        ask = call.json()
+        raise Failure(CODES.index(ask["code"]) + 1, ask["reason"], ask["message"])
+
+    def crash(self, _):
+        raise RuntimeError("Crash of the conformance service was called")
+
+    def log(self, call):
+        ask = call.json()
+        print(json.dumps({"@level": ask["level"], "@message": ask["message"]}), file=sys.stderr, flush=True)
+        return {}
+
+
 COUNTERS = Counters()
-SERVICE = "example.Counter"
-METHODS = {  # name: handler, shape, idempotent, content type
-    "Add": (COUNTERS.add, UNARY, False, JSON),
-    "Get": (COUNTERS.get, UNARY, True, JSON),
-    "Count": (COUNTERS.count, SERVER_STREAM, True, JSON),
-    "Sum": (COUNTERS.sum, CLIENT_STREAM, True, JSON),
-    "Echo": (COUNTERS.echo, UNARY, True, BYTES),
+SERVICES = {  # by name: their methods, as name: handler, shape, idempotent, content type, remote
+    "example.Counter": {
+        "Add": (COUNTERS.add, UNARY, False, JSON, True),
+        "Get": (COUNTERS.get, UNARY, True, JSON, True),
+        "Count": (COUNTERS.count, SERVER_STREAM, True, JSON, True),
+        "Sum": (COUNTERS.sum, CLIENT_STREAM, True, JSON, True),
+        "Echo": (COUNTERS.echo, UNARY, True, BYTES, True),
+    }
 }
+if "conformance" in os.path.basename(sys.argv[0]):
+    CHECKED = Conformance()
+    SERVICES["conduit.conformance.v1.Conformance"] = {
+        "Echo": (COUNTERS.echo, UNARY, False, BYTES, True),
+        "Big": (CHECKED.big, UNARY, False, JSON, True),
+        "Sleep": (CHECKED.counted(CHECKED.sleep), UNARY, False, JSON, True),
+        "Count": (CHECKED.counted(CHECKED.count), SERVER_STREAM, False, JSON, True),
+        "Upload": (CHECKED.counted(CHECKED.upload), CLIENT_STREAM, False, BYTES, True),
+        "Running": (CHECKED.running, UNARY, False, JSON, True),
+        "Fail": (CHECKED.fail, UNARY, False, JSON, True),
+        "Crash": (CHECKED.crash, UNARY, False, JSON, True),
+        "Log": (CHECKED.log, UNARY, False, JSON, True),
+        "Hidden": (CHECKED.running, UNARY, False, JSON, False),
+    }
 ELEMENT, VERSION = "counter", "1.0.0"
 
 
 def description():
-    methods = b""
-    for name, (_, shape, idempotent, content) in METHODS.items():
-        methods += field(2, field(1, name) + field(2, True) + field(3, shape) + field(6, idempotent) + field(11, content))
-    return field(1, ELEMENT) + field(2, VERSION) + field(3, field(1, SERVICE) + methods)
+    services = b""
+    for service, methods in SERVICES.items():
+        out = field(1, service)
+        for name, (_, shape, idempotent, content, remote) in methods.items():
+            out += field(2, field(1, name) + field(2, remote) + field(3, shape) + field(6, idempotent) + field(11, content))
+        services += field(3, out)
+    return field(1, ELEMENT) + field(2, VERSION) + services
 
 
 def describe_json():
     shapes = ["SHAPE_UNARY", "SHAPE_SERVER_STREAM", "SHAPE_CLIENT_STREAM"]
-    methods = [
-        {"name": name, "remote": True, "shape": shapes[shape], "idempotent": idempotent, "content_types": [content]}
-        for name, (_, shape, idempotent, content) in METHODS.items()
+    services = [
+        {
+            "name": service,
+            "methods": [
+                {"name": name, "remote": remote, "shape": shapes[shape], "idempotent": idempotent, "content_types": [content]}
+                for name, (_, shape, idempotent, content, remote) in methods.items()
+            ],
+        }
+        for service, methods in SERVICES.items()
     ]
-    return json.dumps({"element": ELEMENT, "version": VERSION, "services": [{"name": SERVICE, "methods": methods}]}, indent=2)
+    return json.dumps({"element": ELEMENT, "version": VERSION, "services": services}, indent=2)
 
 
 # -- the link ---------------------------------------------------------------------------
@@ -222,15 +302,18 @@ class Call:
         self.gone.set()
         self.waiting.put(None)
 
-    def json(self):
+    def value(self):
         message = self.receive()
         if message is None:
             return None
         try:
-            value = json.loads(bytes(message))
+            return json.loads(bytes(message))
         except ValueError as e:
             raise Failure(INVALID_ARGUMENT, "bad_content", f"the request is no JSON: {e}") from e
-        if not isinstance(value, dict):
+
+    def json(self):
+        value = self.value()
+        if value is not None and not isinstance(value, dict):
             raise Failure(INVALID_ARGUMENT, "bad_content", "the request is no JSON object")
         return value
 
@@ -336,10 +419,12 @@ class Link:
     def invoke(self, number, invoke):
         call = Call(self, number, invoke)
         service, why = text(invoke, 4), None
-        if service != SERVICE:
+        if service not in SERVICES:
             why = Failure(NOT_FOUND, "service_not_found", f"there is no service {service}", REFUSED)
-        elif call.method not in METHODS:
+        elif call.method not in SERVICES[service]:
             why = Failure(NOT_FOUND, "method_not_found", f"there is no method {call.method}", REFUSED)
+        elif not SERVICES[service][call.method][4]:
+            why = Failure(PERMISSION_DENIED, "not_remote", f"{call.method} is not for callers of other processes", REFUSED)
         if why:
             self.control(number, field(5, why.encode()))
             return
@@ -347,7 +432,7 @@ class Link:
             if self.draining:
                 return  # it is above last_call, so the host knows
             self.last, self.calls[number] = number, call
-        threading.Thread(target=call.run, args=(METHODS[call.method][0],), daemon=True).start()
+        threading.Thread(target=call.run, args=(SERVICES[service][call.method][0],), daemon=True).start()
         if 14 in invoke:
             self.data(number, parse(one(invoke, 14)))
 
