@@ -31,6 +31,7 @@ const (
 // replaced and which have called it, and those that have replaced it, which it called.
 type kin struct {
 	host   pluginapi.Host
+	born   time.Time // all are of one machine, so the clock says who is older
 	secret string
 	ctx    context.Context //nolint:containedctx // of the calls to successors: from start to stop
 	cancel context.CancelFunc
@@ -51,7 +52,7 @@ func (k *kin) init() {
 
 // start has successors called as soon as there are any.
 func (k *kin) start(h *hall, host pluginapi.Host) error {
-	k.host = host
+	k.host, k.born = host, time.Now()
 	var err error
 	if k.secret == "" { // a test has two generations in one process, and sets it
 		k.secret, err = secretOf(host.DataDir())
@@ -144,6 +145,7 @@ func (k *kin) remove(e *elder) {
 type fromElder struct {
 	Process string `json:"process,omitempty"`
 	Secret  string `json:"secret,omitempty"`
+	Born    int64  `json:"born,omitempty"` // in ns of Unix time
 
 	N       int      `json:"n,omitempty"`
 	Event   *event   `json:"event,omitempty"`
@@ -175,7 +177,7 @@ func (h *hall) serveSuccessor(address string) {
 	defer cancel()
 	call := conduit.Duplex[fromElder, toElder](ctx, h.kin.host.At(address), "Adopt")
 	defer call.Close()
-	if call.Send(fromElder{Process: h.process, Secret: h.kin.secret}) != nil {
+	if call.Send(fromElder{Process: h.process, Secret: h.kin.secret, Born: h.kin.born.UnixNano()}) != nil {
 		return
 	}
 	hello, err := call.Recv()
@@ -244,6 +246,11 @@ func (h *hall) adopt(_ context.Context, up pluginapi.Receiver[fromElder], down p
 	}
 	if err := down(toElder{Process: h.process}); err != nil || hello.Process == h.process {
 		return err
+	}
+	if hello.Born > h.kin.born.UnixNano() {
+		// It is about to replace this one, and was told of it as what serves: its call
+		// would keep this process for as long as it lives itself.
+		return nil
 	}
 	e := &elder{send: down, waiting: map[int]*waiting{}, gone: make(chan struct{})}
 	h.kin.add(e)
