@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -169,8 +170,8 @@ func TestAppend(t *testing.T) {
 			continue
 		}
 		f := parseOne(t, c.got)
-		if n := BodySize(f.Call, len(f.Body)); n != f.Size || n+PacketOverhead(n) != len(c.got) {
-			t.Errorf("%s: BodySize %d, overhead %d, Frame.Size %d of %d", c.name, n, PacketOverhead(n), f.Size, len(c.got))
+		if n := BodySize(f.Call, len(f.Body)); n != f.Size || n+packetOverhead(n) != len(c.got) {
+			t.Errorf("%s: BodySize %d, overhead %d, Frame.Size %d of %d", c.name, n, packetOverhead(n), f.Size, len(c.got))
 		}
 	}
 	if got := AppendPing([]byte("before"), 1, false); !bytes.Equal(got, append([]byte("before"), AppendPing(nil, 1, false)...)) {
@@ -211,13 +212,13 @@ func TestSizesAtVarintSteps(t *testing.T) {
 			d := Data{Total: uint64(n), HasTotal: true, Bytes: payload[:n], Last: true}
 			got := AppendData(buf, uint64(n), &d)
 			f := parseOne(t, got)
-			if want := DataSize(uint64(n), &d); f.Size != want || len(got) != want+PacketOverhead(want) || len(f.Data.Bytes) != n {
+			if want := DataSize(uint64(n), &d); f.Size != want || len(got) != want+packetOverhead(want) || len(f.Data.Bytes) != n {
 				t.Fatalf("%d bytes: Size %d, DataSize %d, written %d", n, f.Size, want, len(got))
 			}
 			in := Invoke{HasData: true, Data: d}
 			got = AppendInvoke(buf, uint64(n), &in)
 			f = parseOne(t, got)
-			if want := InvokeSize(uint64(n), &in); f.Size != want || len(got) != want+PacketOverhead(want) {
+			if want := InvokeSize(uint64(n), &in); f.Size != want || len(got) != want+packetOverhead(want) {
 				t.Fatalf("%d bytes: Size %d, InvokeSize %d, written %d", n, f.Size, want, len(got))
 			}
 		}
@@ -259,7 +260,7 @@ func TestNoAllocs(t *testing.T) {
 		{"AppendCredit", func() { AppendCredit(buf, 300, 1<<20) }},
 		{"AppendPing", func() { AppendPing(buf, 300, true) }},
 		{"sizes", func() {
-			if PacketOverhead(InvokeSize(300, &full.Invoke))+DataSize(300, &data)+BodySize(300, 5) == 0 {
+			if packetOverhead(InvokeSize(300, &full.Invoke))+DataSize(300, &data)+BodySize(300, 5) == 0 {
 				t.Fatal("no size")
 			}
 		}},
@@ -269,3 +270,7 @@ func TestNoAllocs(t *testing.T) {
 		}
 	}
 }
+
+// packetOverhead is how many bytes a frame of a size takes in its packet beyond itself:
+// tag and length.
+func packetOverhead(frameSize int) int { return 1 + protowire.SizeVarint(uint64(frameSize)) }

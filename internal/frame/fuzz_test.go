@@ -96,7 +96,7 @@ func FuzzAppend(f *testing.F) {
 			t.Fatalf("got\n%x, want\n%x", packet, generated)
 		}
 		n, m := InvokeSize(call, &in), DataSize(call, &d)
-		if n+PacketOverhead(n) != split || m+PacketOverhead(m) != len(packet)-split {
+		if n+packetOverhead(n) != split || m+packetOverhead(m) != len(packet)-split {
 			t.Fatalf("sizes %d and %d, written %d and %d", n, m, split, len(packet)-split)
 		}
 		got, sizes, _, err := parseAll(packet)

@@ -19,12 +19,6 @@ func InvokeSize(call uint64, in *Invoke) int {
 	return BodySize(call, invokeSize(in))
 }
 
-// PacketOverhead returns how many bytes a frame of frameSize ([Frame.Size])
-// takes in its packet beyond itself: tag and length.
-func PacketOverhead(frameSize int) int {
-	return 1 + protowire.SizeVarint(uint64(frameSize))
-}
-
 func dataSize(d *Data) int {
 	n := uintSize(1, uint64(d.Part)) + bytesSize(1, d.ContentType) + bytesSize(1, d.Bytes) + boolSize(d.More) + boolSize(d.Last)
 	if d.HasTotal {

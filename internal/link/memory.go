@@ -81,10 +81,3 @@ func shareOf(total, taken int64, n int, want, least int64) int64 {
 	}
 	return got
 }
-
-// usage returns what is promised and what is held, in bytes.
-func (m *Memory) usage() (windows, held int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.windows, m.held
-}
