@@ -81,6 +81,9 @@ var layers = map[string]layer{
 		local: []string{".", "address", "internal/frame", "internal/link"},
 		third: []string{"github.com/gorilla/websocket", sync, hclog, backoff},
 	},
+	"internal/attribute": {
+		why: "what an attribute may be called: authors, operators and the host are held to one rule",
+	},
 	"internal/pluginlink": {
 		why:   "host to plugin, both ends; alone in knowing go-plugin",
 		local: []string{".", "internal/frame", "internal/link", "proto/conduit/v1"},
@@ -145,7 +148,7 @@ var layers = map[string]layer{
 	// Authors and clients.
 	"pluginapi": {
 		why:   "what an author imports: whatever stands here, every plugin compiles in",
-		local: []string{".", "address", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		local: []string{".", "address", "internal/attribute", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
 		third: []string{protobuf},
 	},
 	"pluginapi/conformance": {
@@ -177,7 +180,7 @@ var layers = map[string]layer{
 	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/pluginlog", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
+		local: []string{".", "address", "auth", "budget", "internal/attribute", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/pluginlog", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
 	},
 	"internal/values": {
@@ -186,7 +189,7 @@ var layers = map[string]layer{
 	},
 	"internal/manifest": {
 		why:   "deployment.yaml: what it may say and what is wrong with one; the host obeys it and config check reads it, so it is neither's",
-		local: []string{".", "address", "internal/safepath", "internal/values"},
+		local: []string{".", "address", "internal/attribute", "internal/safepath", "internal/values"},
 		third: []string{yaml},
 	},
 	"internal/router": {

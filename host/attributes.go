@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"github.com/elemental-conduit/conduit/internal/attribute"
 	"github.com/elemental-conduit/conduit/internal/manifest"
 	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	"github.com/elemental-conduit/conduit/internal/safepath"
@@ -119,7 +120,7 @@ func (a Attributes) Check() error {
 	}
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(a)) {
-		if why := pluginlink.AttributeNameFault(name); why != "" {
+		if why := attribute.NameFault(name); why != "" {
 			return fmt.Errorf("the name of attribute %q %s", pluginlink.Text(name, maxMethodName), why)
 		}
 		value := a[name].Value
@@ -236,7 +237,7 @@ func attributesFault(declared []*conduitv1.AttributeDescription) string {
 	seen := map[string]bool{}
 	for _, a := range declared {
 		shown := pluginlink.Text(a.GetName(), maxMethodName)
-		why := pluginlink.AttributeNameFault(a.GetName())
+		why := attribute.NameFault(a.GetName())
 		switch {
 		case why != "":
 			return fmt.Sprintf("the name of attribute %q %s", shown, why)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/elemental-conduit/conduit/internal/pluginlink"
+	"github.com/elemental-conduit/conduit/internal/attribute"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -58,7 +58,7 @@ func checkAttributes(list []Attribute) (mistakes []string) {
 		mistake := func(format string, args ...any) {
 			mistakes = append(mistakes, fmt.Sprintf("attribute %q: ", a.Name)+fmt.Sprintf(format, args...))
 		}
-		if why := pluginlink.AttributeNameFault(a.Name); why != "" {
+		if why := attribute.NameFault(a.Name); why != "" {
 			mistake("its name %s", why)
 		}
 		if seen[a.Name] {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/attribute"
 )
 
 // check says what is wrong with values that are well-formed each.
@@ -116,13 +117,8 @@ func textFault(text string) string {
 }
 
 func attributeFault(name, value string) string {
-	switch {
-	case name == "":
-		return "an attribute's name is empty"
-	case len(name) > maxName:
-		return fmt.Sprintf("the name has %d bytes, more than %d", len(name), maxName)
-	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return "the name has a control character in it"
+	if why := attribute.NameFault(name); why != "" {
+		return "the name of an attribute " + why
 	}
 	return textFault(value)
 }

@@ -25,7 +25,7 @@ const (
 	maxText       = 64 << 10
 	maxPath       = 1024
 	maxElement    = 128
-	maxName       = 256 // bytes of the name of a variable or an attribute
+	maxName       = 256 // bytes of the name of a variable
 	maxStartTimes = 1 << 20
 )
 

@@ -39,7 +39,7 @@ func TestParse(t *testing.T) {
 			},
 			{Name: "greeter", Path: "bin/greeter"},
 		},
-		Attributes:     map[string]string{"text": "a", "number": "1.50", "truth": "true", "odd name/x.y": ""},
+		Attributes:     map[string]string{"text": "a", "number": "1.50", "truth": "true", "odd-name/x.y": ""},
 		AttributesFile: "secrets.yaml", Enabled: &yes, RunAs: RunAsSuperuser, Concurrency: 16,
 		Drain: Drain{Timeout: &now, Claims: ClaimsRelease}, Reload: StopFirst,
 		Timeouts: Timeouts{Start: time.Second, Ready: 90 * time.Second, Health: time.Second / 2, Stop: 2 * time.Second},

@@ -51,7 +51,7 @@ elements:
     env: {COLOUR: red, DEPTH: 3}
     sha256: {linux-amd64: E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855}
   - {name: greeter, path: bin/greeter}
-attributes: {text: a, number: 1.50, truth: true, "odd name/x.y": ""}
+attributes: {text: a, number: 1.50, truth: true, "odd-name/x.y": ""}
 attributes_file: secrets.yaml
 enabled: true
 run_as: superuser
@@ -123,7 +123,10 @@ var cases = []struct {
 	{name: "no machine", text: "elements: [{path: a, sha256: {Linux: " + strings.Repeat("0", 63) + "a}}]", says: []string{"linux-amd64"}},
 
 	{name: "attribute list", text: "attributes: {a: [1]}", says: []string{"attributes.a: is a list"}},
-	{name: "empty attribute", text: `attributes: {"": 1}`, says: []string{"name is empty"}},
+	{name: "empty attribute", text: `attributes: {"": 1}`, says: []string{"the name of an attribute is empty"}},
+	{name: "attribute with a space", text: `attributes: {"a b": 1}`, says: []string{"the name of an attribute has a space"}},
+	{name: "attribute with a comma", text: `attributes: {"a,b": 1}`, says: []string{"the name of an attribute has a space"}},
+	{name: "attribute with a backslash", text: `attributes: {'a\b': 1}`, says: []string{"the name of an attribute has a space"}},
 	{name: "attributes_file outside", text: "attributes_file: ../secrets", says: []string{"attributes_file: \"../secrets\" has .."}},
 	{name: "enabled text", text: `enabled: "true"`, says: []string{"true or false"}},
 	{name: "enabled yes", text: "enabled: yes", says: []string{"true or false"}},
