@@ -134,7 +134,12 @@ func TestTLS(t *testing.T) {
 			devCerts(t, certs)
 			for _, i := range []*instance{r.worker, r.front} {
 				i.signal(syscall.SIGHUP)
-				i.waitLine("word of new certificates", func(s string) bool { return strings.Contains(s, "certificates were read again") })
+			}
+			// Each listener tells of its own: the cluster's word says nothing of the gateway's.
+			for door, i := range map[string]*instance{"cluster": r.worker, "gateway": r.front} {
+				i.waitLine("word of new certificates", func(s string) bool {
+					return strings.Contains(s, "certificates were read again") && strings.Contains(s, `"listener":"`+door+`"`)
+				})
 			}
 			for _, url := range []string{r.worker.url, r.front.gateway} {
 				if now := serial(t, url, trusting(t, certs, true)); now == before {
