@@ -44,7 +44,7 @@ SEEDS ?= 20
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -69,6 +69,9 @@ others:
 test: others ## Run all tests (TESTFLAGS='-run Name -v' for some)
 	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKGS)
 	cd benchmarks && $(GO) test -timeout $(TEST_TIMEOUT) ./...
+
+test-full: others ## Run the tests that take too long for every change (PART=NAME for one, scripts/full.sh --list tells which)
+	@bash scripts/full.sh $(or $(PART),--all)
 
 race: ## Run the tests under the race detector (RACE_PKGS)
 	CGO_ENABLED=1 $(GO) test -race -timeout $(RACE_TIMEOUT) $(TESTFLAGS) $(RACE_PKGS)
