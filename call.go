@@ -337,7 +337,7 @@ var errLeft = &Error{Code: Canceled, Reason: ReasonCanceled, Message: "the calle
 func (c *call) recv(ctx context.Context) (Message, error) {
 	for {
 		m, err := c.x.Recv(ctx)
-		if err != nil {
+		if err != nil || m.Last {
 			c.over.Store(true)
 		}
 		switch {
@@ -383,13 +383,15 @@ func single[T any](ctx context.Context, c *call) (T, error) {
 	if err != nil {
 		return zero, err
 	}
-	switch _, err := c.recv(ctx); {
-	case err == nil:
-		c.x.Cancel(errLeft)
-		return zero, c.name(Errorf(InvalidArgument, ReasonWrongShape, OutcomeUnknown,
-			"the method yields many results, and one was asked for; call it with Stream"))
-	case err != io.EOF:
-		return zero, err
+	if !m.Last {
+		switch _, err := c.recv(ctx); {
+		case err == nil:
+			c.x.Cancel(errLeft)
+			return zero, c.name(Errorf(InvalidArgument, ReasonWrongShape, OutcomeUnknown,
+				"the method yields many results, and one was asked for; call it with Stream"))
+		case err != io.EOF:
+			return zero, err
+		}
 	}
 	if reflect.TypeFor[T]() == typeNone {
 		return zero, nil

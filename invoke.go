@@ -23,6 +23,10 @@ type Message struct {
 	ContentType string
 	// Data is the encoded message. The receiver owns it.
 	Data []byte
+	// Last says, to who receives it, that nothing follows: the other side has ended its
+	// messages with this one, and well. Who has seen it need not receive again to learn
+	// that. A message without it may still be the last. It means nothing to who sends.
+	Last bool
 }
 
 // AsWhomKind says on whose behalf a call runs.
@@ -94,7 +98,8 @@ type Invocation struct {
 
 // Exchange is one call under way, from the caller's side. One goroutine may
 // send while another receives; all methods else may be called concurrently.
-// Every Exchange must be ended by receiving until an error, or by Cancel.
+// Every Exchange must be ended by receiving until an error or a message that is
+// Last, or by Cancel.
 type Exchange interface {
 	// Send sends a further message up and returns when it has been handed to
 	// the link; data may be reused then. It returns io.EOF when the call has

@@ -135,7 +135,9 @@ func (x *loneExchange) Recv(ctx context.Context) (conduit.Message, error) {
 	for {
 		m, err := x.at().Recv(ctx)
 		if err == nil {
-			x.settled = true
+			if x.settled = true; m.Last {
+				x.end(nil)
+			}
 			return m, nil
 		}
 		e, ok := errors.AsType[*conduit.Error](err)

@@ -65,7 +65,9 @@ func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 	for {
 		m, err := x.recv(ctx, x.current) // nobody else sets it
 		if err == nil {
-			x.settled = true
+			if x.settled = true; m.Last {
+				_ = x.end(io.EOF) // which is what it would return
+			}
 			return m, nil
 		}
 		if err == io.EOF { // most calls end so

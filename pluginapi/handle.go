@@ -118,12 +118,14 @@ func request[T any](ctx context.Context, c *call) (T, error) {
 	if err != nil {
 		return zero, notBegun(err)
 	}
-	switch _, err := c.s.Recv(ctx); {
-	case err == nil:
-		return zero, conduit.Errorf(InvalidArgument, conduit.ReasonWrongShape, conduit.Refused,
-			"the method takes one message, and more were sent")
-	case err != io.EOF:
-		return zero, notBegun(err)
+	if !m.Last {
+		switch _, err := c.s.Recv(ctx); {
+		case err == nil:
+			return zero, conduit.Errorf(InvalidArgument, conduit.ReasonWrongShape, conduit.Refused,
+				"the method takes one message, and more were sent")
+		case err != io.EOF:
+			return zero, notBegun(err)
+		}
 	}
 	v, err := conduit.Decode[T](m)
 	if err != nil {

@@ -71,7 +71,7 @@ type lone struct {
 // Recv implements conduit.Exchange.
 func (l *lone) Recv(ctx context.Context) (conduit.Message, error) {
 	m, err := l.Exchange.Recv(ctx)
-	if err != nil {
+	if err != nil || m.Last {
 		l.end()
 	}
 	return m, err

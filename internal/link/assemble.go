@@ -30,8 +30,11 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 		return nil
 	}
 	if d.HasTotal && !d.More { // a whole message: the common case
-		msg := conduit.Message{Part: d.Part, ContentType: contentType(d.ContentType), Data: append(make([]byte, 0, n), d.Bytes...)}
+		msg := conduit.Message{Part: d.Part, ContentType: contentType(d.ContentType), Data: append(make([]byte, 0, n), d.Bytes...), Last: d.Last}
 		it := inboxItem{msg: msg, cost: n + dataCost}
+		if d.Last && (k.ours || k.window == 0 && k.hold == nil) {
+			it.cost = 0 // the call holds nothing any more that taking it could return
+		}
 		if v := a.res; v != nil { // it came on a simple link, and has memory already
 			*a = assembly{}
 			it.res, it.cost, v.in = v, 0, in
@@ -74,7 +77,7 @@ func (c *Conn) assemble(r ref, k *call, in *inbox, a *assembly, d *frame.Data) *
 	if d.More {
 		return nil
 	}
-	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: buf}, cost: a.total}
+	it := inboxItem{msg: conduit.Message{Part: a.part, ContentType: a.ctype, Data: buf, Last: d.Last}, cost: a.total}
 	if a.hasMemory() {
 		it.res, it.cost = a.res, 0 // granted with the reservation
 	} else if a.res != nil && c.memory.forget(a.res) {

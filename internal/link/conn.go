@@ -486,7 +486,7 @@ func (c *Conn) abandon(k *call, cause *conduit.Error) {
 		c.unpark(k, early(cause, k.doubt, c.o.Op))
 	}
 	if k.server != nil {
-		k.server.cancel(cause)
+		k.server.ctx.end(cause)
 	}
 	if k.peer.k != nil {
 		c.later(effect{kind: effectCancel, to: k.peer, reason: cause.Reason})

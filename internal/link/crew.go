@@ -1,19 +1,14 @@
 package link
 
-import (
-	"context"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // maxIdleHandlers bounds the goroutines that a link keeps for the next call.
 const maxIdleHandlers = 64
 
 // served is a call whose handler is to run.
 type served struct {
-	s    *ServerCall
-	ctx  context.Context //nolint:containedctx // on its way to a goroutine
-	fn   ServeFunc
-	stop func()
+	s  *ServerCall
+	fn ServeFunc
 }
 
 // crew runs handlers. On a plugin's link it keeps their goroutines for the next
@@ -38,7 +33,7 @@ func (c *Conn) serve(j served) {
 
 func (c *Conn) work(j served) {
 	for {
-		j.s.run(j.ctx, j.fn, j.stop)
+		j.s.run(j.fn)
 		j = served{} //nolint:wastedassign // what it holds must not live as long as the wait
 		if !c.o.Duplex || c.crew.idle.Add(1) > maxIdleHandlers {
 			if c.o.Duplex {

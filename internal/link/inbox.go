@@ -17,7 +17,7 @@ type inbox struct {
 	head  int
 	over  bool
 	err   *conduit.Error // nil after over = io.EOF
-	wake  chan struct{}
+	wake  chan struct{} // nil until somebody waits
 	first [1]inboxItem
 }
 
@@ -30,11 +30,11 @@ type inboxItem struct {
 }
 
 func (b *inbox) init() {
-	b.wake = make(chan struct{}, 1)
 	b.q = b.first[:0]
 }
 
-// put adds a message; it reports false when the call has ended here.
+// put adds a message, which may be the last; it reports false when the call has ended
+// here.
 func (b *inbox) put(it inboxItem) bool {
 	b.mu.Lock()
 	if b.over {
@@ -47,19 +47,24 @@ func (b *inbox) put(it inboxItem) bool {
 		b.q, b.head = b.q[:n], 0
 	}
 	b.q = append(b.q, it)
+	b.over = it.msg.Last
+	wake := b.wake
 	b.mu.Unlock()
-	b.signal()
+	signal(wake)
 	return true
 }
 
 // end closes the inbox; the first end counts.
 func (b *inbox) end(err *conduit.Error) {
 	b.mu.Lock()
-	if !b.over {
-		b.over, b.err = true, err
+	if b.over {
+		b.mu.Unlock()
+		return
 	}
+	b.over, b.err = true, err
+	wake := b.wake
 	b.mu.Unlock()
-	b.signal()
+	signal(wake)
 }
 
 // drain drops what was not taken and returns the memory reserved for it, nil if
@@ -126,14 +131,18 @@ func (c *Conn) giveTimer(t *time.Timer) {
 	c.mu.Unlock()
 }
 
-func (b *inbox) signal() {
+func signal(wake chan struct{}) {
+	if wake == nil { // nobody waits yet, and who comes to wait looks first
+		return
+	}
 	select {
-	case b.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
 
-// poll takes the next message if there is one. done says that there will be none.
+// poll takes the next message if there is one. done says that there will be none. If
+// it is neither, wake is there to wait for.
 func (b *inbox) poll() (it inboxItem, ok, done bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,6 +160,9 @@ func (b *inbox) poll() (it inboxItem, ok, done bool, err error) {
 			return it, false, true, b.err
 		}
 		return it, false, true, io.EOF
+	}
+	if b.wake == nil {
+		b.wake = make(chan struct{}, 1)
 	}
 	return it, false, false, nil
 }

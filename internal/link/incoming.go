@@ -113,7 +113,7 @@ type ServerCall struct {
 	id     uint64
 	invoke frame.Invoke
 	in     inbox
-	cancel context.CancelCauseFunc
+	ctx    callContext
 	sent   atomic.Bool
 	sendCh chan struct{}
 	reply  conduit.Message
@@ -124,20 +124,18 @@ type ServerCall struct {
 func (in *Incoming) Serve(fn ServeFunc) {
 	c := in.conn
 	in.decided = true
-	s, ctx, stop := c.newServed(in.ref, in.id, in.Invoke, in.deadline)
-	cancel := s.cancel
+	s := c.newServed(in.ref, in.id, in.Invoke, in.deadline)
 	d := in.Invoke.Data
 	c.mu.Lock()
 	k := in.ref.get()
 	if k == nil {
 		c.unlock()
-		stop()
-		cancel(nil)
+		s.ctx.end(nil)
 		return
 	}
 	k.server, k.in = s, &s.in
 	if k.cancelled {
-		cancel(k.cause)
+		s.ctx.end(k.cause)
 	}
 	if in.Invoke.HasData {
 		if fault := c.assemble(in.ref, k, &s.in, &k.open, &d); fault != nil {
@@ -146,8 +144,7 @@ func (in *Incoming) Serve(fn ServeFunc) {
 				c.faulted(k, fault)
 			}
 			c.unlock()
-			stop()
-			cancel(nil)
+			s.ctx.end(nil)
 			return
 		}
 		if d.Last {
@@ -155,32 +152,25 @@ func (in *Incoming) Serve(fn ServeFunc) {
 		}
 	}
 	c.unlock()
-	c.serve(served{s: s, ctx: ctx, fn: fn, stop: stop})
+	c.serve(served{s: s, fn: fn})
 }
 
-// newServed makes what a handler gets of a call, and its context.
-func (c *Conn) newServed(r ref, id uint64, in *frame.Invoke, deadline time.Time) (*ServerCall, context.Context, func()) {
+// newServed makes what a handler gets of a call.
+func (c *Conn) newServed(r ref, id uint64, in *frame.Invoke, deadline time.Time) *ServerCall {
 	s := &ServerCall{c: c, r: r, id: id}
+	s.ctx.deadline = deadline
 	s.in.init()
 	cloneInvoke(&s.invoke, in)
-	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel = cancel
-	stop := func() {}
-	if !deadline.IsZero() {
-		var free context.CancelFunc
-		ctx, free = context.WithDeadlineCause(ctx, deadline, errDeadline)
-		stop = free
-	}
-	return s, ctx, stop
+	return s
 }
 
 // run runs the handler and ends the call with what it returned.
-func (s *ServerCall) run(ctx context.Context, fn ServeFunc, stop func()) {
+func (s *ServerCall) run(fn ServeFunc) {
 	var err error = errNoReturn
 	// Deferred, for a handler may end its goroutine (runtime.Goexit, as t.Fatal
 	// does): its caller hears of it all the same.
-	defer func() { s.finish(ctx, err, stop) }()
-	err = s.guard(ctx, fn)
+	defer func() { s.finish(err) }()
+	err = s.guard(&s.ctx, fn)
 }
 
 //nolint:gochecknoglobals // a constant; the caller gets a copy
@@ -190,10 +180,9 @@ var errNoReturn = &conduit.Error{
 }
 
 // finish ends the call with what its handler returned.
-func (s *ServerCall) finish(ctx context.Context, err error, stop func()) {
-	cause := context.Cause(ctx)
-	stop()
-	s.cancel(nil)
+func (s *ServerCall) finish(err error) {
+	cause := s.ctx.why()
+	s.ctx.end(nil)
 	c := s.c
 	if err == nil && s.hasRep {
 		err = s.fits(&s.reply)

@@ -282,6 +282,9 @@ func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 
 // taken gives back what a message held.
 func (c *Conn) taken(r ref, it inboxItem) {
+	if it.cost == 0 && it.res == nil {
+		return
+	}
 	if it.res != nil {
 		c.memory.release(it.res)
 	}

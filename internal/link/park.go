@@ -295,7 +295,7 @@ func (p Parked) Serve(fn ServeFunc) {
 		return
 	}
 	r := k.ref()
-	s, ctx, stop := c.newServed(r, h.id, &h.inv, h.deadline)
+	s := c.newServed(r, h.id, &h.inv, h.deadline)
 	c.begin(k, h, nil, nil, 0)
 	fault := h.into(r, s)
 	k = r.get()
@@ -306,8 +306,7 @@ func (p Parked) Serve(fn ServeFunc) {
 			c.faulted(k, told(fault, k.doubt))
 		}
 		c.unlock()
-		stop()
-		s.cancel(nil)
+		s.ctx.end(nil)
 		if v := s.in.drain(nil); v != nil {
 			c.memory.release(v)
 		}
@@ -320,11 +319,11 @@ func (p Parked) Serve(fn ServeFunc) {
 		s.in.end(nil)
 	}
 	if k.cancelled {
-		s.cancel(k.cause)
+		s.ctx.end(k.cause)
 		s.in.end(k.cause)
 	}
 	c.unlock()
-	c.serve(served{s: s, ctx: ctx, fn: fn, stop: stop})
+	c.serve(served{s: s, fn: fn})
 	c.flush()
 }
 

@@ -550,7 +550,7 @@ func (c *Conn) faulted(k *call, err *conduit.Error) {
 		return
 	}
 	if k.server != nil {
-		k.server.cancel(err)
+		k.server.ctx.end(err)
 	}
 	if k.in != nil {
 		k.in.end(err)
@@ -669,7 +669,7 @@ func (c *Conn) cancelServed(r ref, cause *conduit.Error) {
 	k.dropQueue()
 	c.stopTaking(k)
 	if k.server != nil {
-		k.server.cancel(cause)
+		k.server.ctx.end(cause)
 		k.in.end(cause)
 	}
 	if k.peer.k != nil {

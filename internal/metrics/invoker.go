@@ -60,10 +60,10 @@ type exchange struct {
 // Recv implements conduit.Exchange.
 func (x *exchange) Recv(ctx context.Context) (conduit.Message, error) {
 	msg, err := x.Exchange.Recv(ctx)
-	switch err {
-	case nil:
-	case io.EOF: // itself: an error that wraps it says that a link broke off
+	switch {
+	case err == nil && msg.Last, err == io.EOF: // itself: an error that wraps it says that a link broke off
 		x.end(0, conduit.Executed)
+	case err == nil:
 	default:
 		x.fail(conduit.AsError(err, conduit.OutcomeUnknown))
 	}
