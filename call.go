@@ -259,7 +259,8 @@ type upload struct{ item reflect.Type }
 // have in common.
 type call struct {
 	x           Exchange
-	parts       map[uint32]func(Message)
+	set         callSettings
+	in          Invocation // as Invokers were given it
 	method      string
 	target      Target // nil if the Invoker has no address to tell
 	contentType string // of what goes up
@@ -270,11 +271,12 @@ type call struct {
 // begin encodes the request and starts the call, of which every failure of the
 // callers' making is an *Error of outcome not_sent.
 func begin(ctx context.Context, inv Invoker, method string, reply reflect.Type, request any, streaming bool, opts []CallOption) (*call, context.Context, error) {
-	var s callSettings
+	// One allocation: what is handed on by its address is within the call.
+	c := &call{method: method, cancel: func() {}}
+	s, in := &c.set, &c.in
 	for _, o := range opts {
-		o(&s)
+		o(s)
 	}
-	c := &call{method: method, parts: s.parts, cancel: func() {}}
 	if t, ok := inv.(Target); ok {
 		c.target = t
 	}
@@ -285,7 +287,7 @@ func begin(ctx context.Context, inv Invoker, method string, reply reflect.Type, 
 		return nil, nil, c.name(Errorf(InvalidArgument, ReasonWrongShape, NotSent, "OnPart(0): part 0 is the return value; handlers have 1 and up"))
 	}
 
-	in := &Invocation{
+	*in = Invocation{
 		Method:     method,
 		Accept:     formOf(reply).accept(),
 		Units:      s.units,
@@ -348,7 +350,7 @@ func (c *call) recv(ctx context.Context) (Message, error) {
 		case m.Part == 0:
 			return m, nil
 		}
-		if fn := c.parts[m.Part]; fn != nil {
+		if fn := c.set.parts[m.Part]; fn != nil {
 			fn(m)
 		}
 	}

@@ -180,7 +180,7 @@ func (g *Gathering[T]) receive(ctx context.Context, m Member, out outlet[T]) *Er
 		return AsError(err, NotSent)
 	}
 	defer c.leave()
-	if len(c.parts) > 0 {
+	if len(c.set.parts) > 0 {
 		return c.name(Errorf(InvalidArgument, ReasonWrongShape, NotSent, "OnPart has no place in Gather, which yields the messages of all parts"))
 	}
 	for {

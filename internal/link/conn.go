@@ -118,7 +118,7 @@ func New(carrier Carrier, o Options) *Conn {
 	o = o.withDefaults()
 	c := &Conn{
 		carrier: carrier, o: o, memory: o.Memory, log: o.Log,
-		readyCh: make(chan struct{}), done: make(chan struct{}), readEnd: make(chan struct{}), crew: crew{jobs: make(chan served)},
+		readyCh: make(chan struct{}), done: make(chan struct{}), readEnd: make(chan struct{}),
 		calls: make(map[uint64]*call), nextID: 2,
 	}
 	if o.Dialer {

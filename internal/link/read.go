@@ -24,6 +24,7 @@ func (c *Conn) broken(format string, args ...any) error {
 // readLoop takes packets until the link ends.
 func (c *Conn) readLoop() {
 	defer close(c.readEnd)
+	defer c.crew.end()
 	var p frame.Parser
 	var f frame.Frame
 	for {
