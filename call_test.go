@@ -103,6 +103,13 @@ func TestCallReturnsAfterTheEnd(t *testing.T) {
 		in.ContentType != conduit.ContentJSON || in.Accept != conduit.ContentJSON {
 		t.Errorf("invoked %+v", in)
 	}
+	// A message that says it is the last spares the look for the end.
+	last := result("6")
+	last.Last = true
+	s = play(nil, last)
+	if n, err := conduit.Call[int](t.Context(), s, "M", nil); err != nil || n != 6 || s.recvs != 1 || s.cancels != 0 {
+		t.Errorf("got %d, %v after %d receives and %d cancels", n, err, s.recvs, s.cancels)
+	}
 	// An error behind the value is the outcome: the value does not count.
 	_, err = conduit.Call[int](t.Context(), play(errRemote, result("5")), "M", nil)
 	want(t, err, conduit.Aborted, "theirs", conduit.Executed)

@@ -142,6 +142,10 @@ func EncodeFor(accept string, value any) (contentType string, data []byte, err e
 // json.RawMessage or Message. The error is an [*Error] of reason bad_content; its
 // outcome is for the caller to set.
 func Decode[T any](m Message) (T, error) {
+	if reflect.TypeFor[T]() == typeBytes { // without the allocation of what decodeInto is pointed to
+		v, _ := any(m.Data).(T)
+		return v, nil
+	}
 	var v T
 	err := decodeInto(m, &v, reflect.TypeFor[T]())
 	if err != nil {

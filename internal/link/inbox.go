@@ -17,7 +17,7 @@ type inbox struct {
 	head  int
 	over  bool
 	err   *conduit.Error // nil after over = io.EOF
-	wake  chan struct{} // nil until somebody waits
+	wake  chan struct{}  // nil until somebody waits
 	first [1]inboxItem
 }
 

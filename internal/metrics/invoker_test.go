@@ -14,6 +14,7 @@ import (
 type script struct {
 	messages int
 	end      error
+	last     bool // the last message says that it is
 }
 
 func (s script) Invoke(context.Context, *conduit.Invocation) conduit.Exchange {
@@ -31,7 +32,7 @@ func (x *scripted) Recv(context.Context) (conduit.Message, error) {
 		return conduit.Message{}, x.s.end
 	}
 	x.s.messages--
-	return conduit.Message{ContentType: conduit.ContentJSON, Data: []byte("1")}, nil
+	return conduit.Message{Last: x.s.last && x.s.messages == 0, ContentType: conduit.ContentJSON, Data: []byte("1")}, nil
 }
 
 type addressed struct{ script }
@@ -46,31 +47,40 @@ func TestInvokerCountsEachEndOnce(t *testing.T) {
 		code    string
 		outcome string
 	}{
-		"success": {script{1, io.EOF}, func(t *testing.T, inv conduit.Invoker) {
+		"success": {script{1, io.EOF, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			if v, err := conduit.Call[int](t.Context(), inv, "m", nil); v != 1 || err != nil {
 				t.Errorf("%v, %v", v, err)
 			}
 		}, "ok", "executed"},
-		"refused": {script{0, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused, "full")}, func(t *testing.T, inv conduit.Invoker) {
+		"success with a last message": {script{2, nil, true}, func(t *testing.T, inv conduit.Invoker) {
+			t.Helper()
+			x := inv.Invoke(t.Context(), &conduit.Invocation{Method: "m", Last: true})
+			for range 2 { // nobody looks for the end, nor cancels
+				if _, err := x.Recv(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}, "ok", "executed"},
+		"refused": {script{0, conduit.Errorf(conduit.ResourceExhausted, conduit.ReasonNoCapacity, conduit.Refused, "full"), false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			if _, err := conduit.Call[int](t.Context(), inv, "m", nil); !errors.Is(err, &conduit.Error{Code: conduit.ResourceExhausted, Reason: conduit.ReasonNoCapacity}) {
 				t.Error(err)
 			}
 		}, "resource_exhausted", "refused"},
-		"a link that broke off": {script{0, broken}, func(t *testing.T, inv conduit.Invoker) {
+		"a link that broke off": {script{0, broken, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			if _, err := conduit.Call[int](t.Context(), inv, "m", nil); err == nil {
 				t.Error("no error")
 			}
 		}, "unavailable", "unknown"},
-		"an error of no code": {script{0, &conduit.Error{}}, func(t *testing.T, inv conduit.Invoker) {
+		"an error of no code": {script{0, &conduit.Error{}, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			if _, err := inv.Invoke(t.Context(), &conduit.Invocation{Method: "m"}).Recv(t.Context()); err == nil {
 				t.Error("no error")
 			}
 		}, "unknown", "unknown"},
-		"a stream that is left": {script{5, io.EOF}, func(t *testing.T, inv conduit.Invoker) {
+		"a stream that is left": {script{5, io.EOF, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			for v, err := range conduit.Stream[int](t.Context(), inv, "m", nil) {
 				if v != 1 || err != nil {
@@ -79,7 +89,7 @@ func TestInvokerCountsEachEndOnce(t *testing.T) {
 				break
 			}
 		}, "canceled", "unknown"},
-		"a stream to its end": {script{5, io.EOF}, func(t *testing.T, inv conduit.Invoker) {
+		"a stream to its end": {script{5, io.EOF, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			n := 0
 			for v, err := range conduit.Stream[int](t.Context(), inv, "m", nil) {
@@ -92,7 +102,7 @@ func TestInvokerCountsEachEndOnce(t *testing.T) {
 				t.Errorf("%d items", n)
 			}
 		}, "ok", "executed"},
-		"end upon end": {script{0, io.EOF}, func(t *testing.T, inv conduit.Invoker) {
+		"end upon end": {script{0, io.EOF, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			x := inv.Invoke(t.Context(), &conduit.Invocation{Method: "m"})
 			for range 3 {
@@ -102,7 +112,7 @@ func TestInvokerCountsEachEndOnce(t *testing.T) {
 				x.Cancel(errors.New("late"))
 			}
 		}, "ok", "executed"},
-		"cancelled for a reason": {script{1, io.EOF}, func(t *testing.T, inv conduit.Invoker) {
+		"cancelled for a reason": {script{1, io.EOF, false}, func(t *testing.T, inv conduit.Invoker) {
 			t.Helper()
 			x := inv.Invoke(t.Context(), &conduit.Invocation{Method: "m"})
 			x.Cancel(conduit.Errorf(conduit.DeadlineExceeded, conduit.ReasonDeadline, conduit.OutcomeUnknown, "late"))
@@ -129,7 +139,7 @@ func TestInvokerCountsEachEndOnce(t *testing.T) {
 
 func TestInvokerIsInFlightUntilItsEnd(t *testing.T) {
 	m := New(Options{})
-	x := m.Calls().Invoker(script{1, io.EOF}, "d", "s").Invoke(t.Context(), &conduit.Invocation{Method: "m"})
+	x := m.Calls().Invoker(script{1, io.EOF, false}, "d", "s").Invoke(t.Context(), &conduit.Invocation{Method: "m"})
 	for _, want := range []float64{1, 1, 0} {
 		if got := scrape(t, m)["conduit_calls_in_flight{side=client}"]; got != want {
 			t.Errorf("%v in flight, want %v", got, want)
@@ -141,7 +151,7 @@ func TestInvokerIsInFlightUntilItsEnd(t *testing.T) {
 // Errors name the address of a Target; it is to be seen through the counting.
 func TestInvokerKeepsTheAddress(t *testing.T) {
 	c := New(Options{}).Calls()
-	inv := c.Invoker(addressed{script{0, io.EOF}}, "d", "s")
+	inv := c.Invoker(addressed{script{0, io.EOF, false}}, "d", "s")
 	if got, ok := inv.(conduit.Target); !ok || got.Address().String() != "*://d/e/s" {
 		t.Errorf("%T", inv)
 	}
