@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
@@ -16,22 +14,22 @@ const (
 	serviceName = api.Service
 	fileName    = "resources.db"
 
-	defaultIdle = 30 * time.Second
-	readChunk   = 256 << 10 // bytes of contents, or of a backup, in a message
+	readChunk = 256 << 10 // bytes of contents, or of a backup, in a message
 )
 
 // element puts the element together.
 func element() pluginapi.Element {
-	p := &persist{idle: defaultIdle}
+	p := &persist{}
 	return pluginapi.Element{
-		Name:      api.Element,
-		Version:   "1.0.0",
-		Services:  []*pluginapi.Service{p.service()},
-		Configure: p.configure,
-		Start:     p.start,
-		Health:    p.health,
-		Stop:      p.stop,
-		Exclusive: true, // the file has one owner
+		Name:       api.Element,
+		Version:    "1.0.0",
+		Attributes: attributes(),
+		Services:   []*pluginapi.Service{p.service()},
+		Configure:  p.configure,
+		Start:      p.start,
+		Health:     p.health,
+		Stop:       p.stop,
+		Exclusive:  true, // the file has one owner
 	}
 }
 
@@ -39,7 +37,7 @@ func element() pluginapi.Element {
 type persist struct {
 	store *store.Store
 	node  address.NodeID
-	idle  time.Duration // an interactive transaction without an operation
+	values
 }
 
 func (p *persist) service() *pluginapi.Service {
@@ -93,12 +91,8 @@ func (p *persist) configure(_ context.Context, c pluginapi.Configuration) ([]str
 		return nil, err
 	}
 	p.node = address.NewNodeID(instance, address.UniqueDeploymentID(c.Deployment))
-	if text, ok := c.Attributes["idle"]; ok {
-		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
-			return nil, fmt.Errorf("the attribute idle must be a time such as 30s, not %q", text)
-		}
-		p.idle = d
+	if err := p.parse(c.Attributes); err != nil {
+		return nil, err
 	}
 	return nil, nil
 }
@@ -108,6 +102,8 @@ func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
 		File:   filepath.Join(host.DataDir(), fileName),
 		Node:   p.node,
 		Logger: host.Logger(),
+		MaxAge: p.maxAge, MaxOpen: int(p.maxOpen), MaxOpenEach: int(p.maxOpenEach), MaxPath: int(p.maxPath),
+		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxSize: p.maxSize,
 	})
 	return err
 }

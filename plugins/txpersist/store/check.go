@@ -347,6 +347,7 @@ type OpenTx struct {
 	ID    uint64
 	Kind  string // read, write or exclusive
 	Label string
+	Owner string
 	Since time.Time
 }
 
@@ -365,7 +366,7 @@ func (s *Store) Stats() Stats {
 	var out Stats
 	s.mu.Lock()
 	for t := range s.open {
-		out.Transactions = append(out.Transactions, OpenTx{t.id, t.mode.String(), t.label, t.since})
+		out.Transactions = append(out.Transactions, OpenTx{t.id, t.mode.String(), t.label, t.owner, t.since})
 	}
 	out.Waiting = s.places - len(s.open)
 	if s.failed != nil {
@@ -395,5 +396,9 @@ func (s *Store) Stats() Stats {
 
 // String says what is open, on one line.
 func (o OpenTx) String() string {
-	return fmt.Sprintf("%s %d %q since %s", o.Kind, o.ID, o.Label, o.Since.Format(time.RFC3339))
+	of := ""
+	if o.Owner != "" {
+		of = fmt.Sprintf(" of %q", o.Owner)
+	}
+	return fmt.Sprintf("%s %d %q%s since %s", o.Kind, o.ID, o.Label, of, o.Since.Format(time.RFC3339))
 }

@@ -76,6 +76,10 @@ type Error struct {
 	// Unknown says that a commit failed so late that only opening the file again
 	// can tell whether it took place. The store refuses all commits from then on.
 	Unknown bool
+	// Limit is the option that was reached, such as "MaxPath", and Max its value, with
+	// KindLimit; "" if it is none of them.
+	Limit string
+	Max   int64
 	// PID is the process that holds the file, with KindInUse; 0 is not known.
 	PID int
 	// Err is the cause; it may be nil.
@@ -118,6 +122,13 @@ func KindOf(err error) Kind {
 
 func fail(kind Kind, subject, format string, args ...any) *Error {
 	return &Error{Kind: kind, Subject: subject, Why: fmt.Sprintf(format, args...)}
+}
+
+// tooMuch is what a limit of the options refuses.
+func tooMuch(limit string, most int64, subject, format string, args ...any) *Error {
+	e := fail(KindLimit, subject, format, args...)
+	e.Limit, e.Max = limit, most
+	return e
 }
 
 func corrupt(format string, args ...any) *Error { return fail(KindCorrupt, "", format, args...) }

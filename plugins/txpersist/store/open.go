@@ -36,8 +36,9 @@ type Store struct {
 	failed *Error // why nothing is committed any more
 	open   map[*ReadTx]struct{}
 	lastID uint64
-	places int           // transactions that are open or wait for their locks
-	idle   chan struct{} // closed when the store is closed and there are none
+	places int            // transactions that are open or wait for their locks
+	owners map[string]int // of these, by owner
+	idle   chan struct{}  // closed when the store is closed and there are none
 }
 
 // Open opens the file, and makes it if it does not exist. It trusts nothing: the file
@@ -54,7 +55,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Node.IsZero() {
 		return nil, fail(KindArgument, opts.File, "Options.Node is empty: a store belongs to one node")
 	}
-	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, idle: make(chan struct{})}
+	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, owners: map[string]int{}, idle: make(chan struct{})}
 	s.commits.s, s.tasks.s = s, s
 	s.tasks.claims, s.tasks.watches = map[uuid]map[uuid]*delivery{}, map[*taskWatch]struct{}{}
 	if err := create(ctx, opts); err != nil {
