@@ -340,6 +340,10 @@ type Stats struct {
 	Commits      uint64 // since it was opened: transactions that wrote something,
 	Batches      uint64 // and the commits of the file that they took
 	Failed       string // why nothing can be written any more, or ""
+	MaxBytes     int64  // that the file may have
+	Watches      int    // that are open, of paths and of tasks
+	Expired      uint64 // transactions that were open for too long and were rolled back
+	Refused      uint64 // transactions that had no place: MaxOpen, MaxOpenEach
 }
 
 // OpenTx is a transaction that is open.
@@ -375,6 +379,10 @@ func (s *Store) Stats() Stats {
 	closed := s.closed
 	s.mu.Unlock()
 	slices.SortFunc(out.Transactions, func(a, b OpenTx) int { return int(a.ID) - int(b.ID) })
+	s.feed.mu.Lock()
+	out.Watches = s.feed.watches
+	s.feed.mu.Unlock()
+	out.MaxBytes, out.Expired, out.Refused = s.opts.MaxSize, s.expired.Load(), s.refused.Load()
 	out.Commits, out.Batches = s.commits.committed.Load(), s.commits.batches.Load()
 	if info, err := os.Stat(s.opts.File); err == nil {
 		out.FileBytes = info.Size()

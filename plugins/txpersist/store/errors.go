@@ -160,7 +160,7 @@ func storageError(file string, err error) error {
 	e := &Error{Kind: KindFailed, Subject: file, Err: err}
 	switch {
 	case errors.Is(err, berrors.ErrMaxSizeReached):
-		e.Kind, e.Why = KindFull, "the file has reached its largest size; raise MaxSize, or remove resources and compact it"
+		e.Kind, e.Why = KindFull, "the file has reached its largest size; raise MaxSize, or remove resources: their pages are used again"
 	case hasErrno(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG):
 		e.Kind, e.Why = KindFull, "make room on its disk; what was committed before is safe"
 	case hasErrno(err, syscall.EROFS, syscall.EACCES, syscall.EPERM):

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -30,6 +31,8 @@ type Store struct {
 	feed    feed
 	tasks   deliverer
 	keys    keyCount
+
+	expired, refused atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool
@@ -66,6 +69,11 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, storageError(opts.File, err)
 	}
 	s.db = db
+	// What a killed compaction left; the lock says that none is under way.
+	if err := os.Remove(compactName(opts.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = db.Close()
+		return nil, storageError(opts.File, err)
+	}
 	for _, step := range []func() error{s.checkHead, s.upgrade, s.countKeys} {
 		if err := s.guard(step); err != nil {
 			_ = db.Close()
@@ -183,14 +191,11 @@ func openBolt(ctx context.Context, opts Options, name string) (db *bolt.DB, err 
 		}
 	}()
 	open := func(name string, flag int, mode os.FileMode) (*os.File, error) {
-		f, err := os.OpenFile(name, flag&^os.O_CREATE, mode)
+		f, err := openLocked(ctx, opts, name, flag&^os.O_CREATE, mode)
 		if err != nil {
 			return nil, err
 		}
 		file = f
-		if err := lockFile(ctx, f, opts.LockTimeout); err != nil {
-			return nil, err
-		}
 		if empty, err := isNew(f); err != nil || empty {
 			return f, err
 		}
@@ -217,6 +222,41 @@ func openBolt(ctx context.Context, opts Options, name string) (db *bolt.DB, err 
 	}
 	db.AllocSize = allocSize
 	return db, nil
+}
+
+// openLocked opens a file and locks it. While it waits for the lock a compaction may put
+// another file into its place: then it is that one which is wanted.
+func openLocked(ctx context.Context, opts Options, name string, flag int, mode os.FileMode) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(name, flag, mode)
+		if err != nil {
+			return nil, err
+		}
+		mine, err := lockNamed(ctx, f, opts.LockTimeout)
+		if mine {
+			return f, nil
+		}
+		_ = f.Close() // nothing was written, and the error that counts is the lock's
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lockNamed locks a file and reports whether it still has its name.
+func lockNamed(ctx context.Context, f *os.File, timeout time.Duration) (bool, error) {
+	if err := lockFile(ctx, f, timeout); err != nil {
+		return false, err
+	}
+	locked, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(f.Name())
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(locked, named), nil
 }
 
 // checkHead reads whose store it is.

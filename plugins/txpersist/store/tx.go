@@ -194,6 +194,7 @@ func (s *Store) begin(ctx context.Context, m mode, declared Scope) (t *ReadTx, e
 	t.timer = time.AfterFunc(s.opts.MaxAge, func() {
 		e := fail(KindExpired, t.label, "the transaction was open for more than %s and was rolled back", s.opts.MaxAge)
 		if t.end(e) {
+			s.expired.Add(1)
 			s.opts.Logger.Warn("a transaction was open for too long", "kind", m.String(), "label", t.label, "age", s.opts.MaxAge)
 		}
 	})
@@ -210,8 +211,10 @@ func (s *Store) takePlace(m mode, owner string) error {
 	case m != modeRead && s.failed != nil:
 		return &Error{Kind: KindFailed, Subject: s.opts.File, Why: "the store takes no more writes", Err: s.failed}
 	case s.places >= s.opts.MaxOpen:
+		s.refused.Add(1)
 		return tooMuch("MaxOpen", int64(s.opts.MaxOpen), "", "%d transactions are open or wait, and no more may; end some, or raise MaxOpen", s.places)
 	case owner != "" && s.owners[owner] >= s.opts.MaxOpenEach:
+		s.refused.Add(1)
 		return tooMuch("MaxOpenEach", int64(s.opts.MaxOpenEach), "", "%d transactions of one caller are open or wait, and no more may; end some, or raise MaxOpenEach", s.owners[owner])
 	}
 	s.places++
