@@ -8,6 +8,7 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 const (
@@ -69,15 +70,15 @@ func (p *persist) service() *pluginapi.Service {
 		if reads(m.op) {
 			opts = append(opts, pluginapi.Idempotent())
 		}
-		pluginapi.Handle(s, m.method, p.single(m.op), opts...)
+		unary[*persistpb.Operation, *persistpb.Result](s, m.method, api.OperationOf, p.single(m.op), opts...)
 	}
-	pluginapi.Handle(s, "Transact", p.transact, remote)
-	pluginapi.HandleStream(s, "List", p.list, remote, pluginapi.Idempotent())
-	pluginapi.HandleStream(s, "Read", p.read, remote, pluginapi.Idempotent())
-	pluginapi.HandleUpload(s, "Write", p.write, remote)
-	pluginapi.HandleDuplex(s, "Transaction", p.transaction, remote)
-	pluginapi.HandleStream(s, "Watch", p.watch, remote, pluginapi.Idempotent())
-	pluginapi.HandleStream(s, "WatchTasks", p.watchTasks, remote, pluginapi.Idempotent())
+	unary[*persistpb.Batch, *persistpb.BatchReply](s, "Transact", api.BatchOf, p.transact, remote)
+	stream[*persistpb.Operation, *persistpb.Listing](s, "List", api.OperationOf, p.list, remote, pluginapi.Idempotent())
+	stream[*persistpb.Operation, *persistpb.Piece](s, "Read", api.OperationOf, p.read, remote, pluginapi.Idempotent())
+	upload[*persistpb.Operation, *persistpb.WriteReply](s, "Write", api.OperationOf, p.write, remote)
+	duplex[*persistpb.Operation, *persistpb.Result](s, "Transaction", api.OperationOf, p.transaction, remote)
+	stream[*persistpb.WatchRequest, *persistpb.Event](s, "Watch", api.WatchRequestOf, p.watch, remote, pluginapi.Idempotent())
+	stream[*persistpb.TaskRequest, *persistpb.Task](s, "WatchTasks", api.TaskRequestOf, p.watchTasks, remote, pluginapi.Idempotent())
 
 	pluginapi.Handle(s, "Check", p.check, remote, admin, pluginapi.Idempotent())
 	pluginapi.HandleStream(s, "Backup", p.backup, remote, admin)

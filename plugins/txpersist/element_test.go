@@ -22,6 +22,7 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // asPlugin makes the test binary run the program's func main.
@@ -379,7 +380,7 @@ func TestAdministration(t *testing.T) {
 	if _, err := call[struct{}](&admin, "Check", struct{}{}); err != nil {
 		t.Error(err)
 	}
-	if st, err := call[store.Stats](&admin, "Stats", struct{}{}); err != nil || st.Commits != 1 || st.Failed != "" {
+	if st, err := call[*persistpb.StatsReply](&admin, "Stats", struct{}{}); err != nil || st.GetCommits() != 1 || st.GetFailed() != "" || st.GetMaxBytes() != 64<<30 {
 		t.Errorf("stats: %+v, %v", st, err)
 	}
 	var backup bytes.Buffer

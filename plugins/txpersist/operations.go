@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // reads reports whether an operation changes nothing.
@@ -611,4 +612,15 @@ func (s sender) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *persist) stats(context.Context, struct{}) (store.Stats, error) { return p.store.Stats(), nil }
+func (p *persist) stats(context.Context, struct{}) (*persistpb.StatsReply, error) {
+	st := p.store.Stats()
+	out := &persistpb.StatsReply{
+		Node: p.node.String(), FileBytes: st.FileBytes, UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, PendingBytes: st.PendingBytes, MaxBytes: st.MaxBytes,
+		Waiting: int32(st.Waiting), Watches: int32(st.Watches), //nolint:gosec // both have limits
+		Commits: st.Commits, Batches: st.Batches, Expired: st.Expired, Refused: st.Refused, Failed: st.Failed,
+	}
+	for _, t := range st.Transactions {
+		out.Transactions = append(out.Transactions, &persistpb.OpenTransaction{Id: t.ID, Kind: t.Kind, Label: t.Label, Owner: t.Owner, SinceMs: t.Since.UnixMilli()})
+	}
+	return out, nil
+}
