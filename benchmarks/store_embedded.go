@@ -13,14 +13,13 @@ import (
 	"strings"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/client"
 	persist "github.com/elemental-conduit/conduit/plugins/txpersist/client"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
 	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
+	bolt "go.etcd.io/bbolt"
 )
 
 // storeNode is whose store the one is that is called directly.

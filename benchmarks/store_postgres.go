@@ -24,13 +24,12 @@ const postgresBin = "/usr/lib/postgresql/15/bin"
 // postgres is a server of its own, in a folder of its own, over a Unix socket. It runs
 // as a user without rights if this process is root, since it refuses root.
 type postgres struct {
-	l       *lab
-	dir     string // data and socket
-	as      *syscall.Credential
-	server  *child
-	starts  int
-	pool    *pgxpool.Pool
-	connect string
+	l      *lab
+	dir    string // data and socket
+	as     *syscall.Credential
+	server *child
+	starts int
+	pool   *pgxpool.Pool
 }
 
 func startPostgres(ctx context.Context, l *lab, dir string) (keeper, error) {
