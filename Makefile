@@ -39,12 +39,15 @@ ROLLS ?= 1
 # How often `make bench-host` replaces a binary under load.
 SWAPS ?= 100
 
+# What to hand to `make bench-store`, as in STORE_ARGS='-rounds 1 -resources 50000'.
+STORE_ARGS ?=
+
 # How often `make sim-capacity` runs each row of its table.
 SEEDS ?= 20
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full race fuzz bench bench-pick sim-capacity bench-cluster bench-host lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-pick sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -103,6 +106,10 @@ bench-host: ## Swap, kill, start and crash plugins, and look at their neighbours
 	$(GO) test -run '^$$' -bench 'StartMany$$' -benchtime 3x ./host
 	$(GO) test -run '^$$' -bench 'Neighbours$$' -benchtime 20000x ./host
 	HOST_CRASH_CYCLES=200 $(GO) test -count 1 -run 'TestManyCrashes$$' -v ./host
+
+bench-store: ## The store beside bbolt and PostgreSQL 15, doing the same work (STORE_ARGS)
+	@bash scripts/need.sh /usr/lib/postgresql/15/bin/postgres postgresql-15
+	cd benchmarks && $(GO) run . -scenario store $(STORE_ARGS)
 
 lint: $(GOLANGCI) ## Report what the linters find
 	$(GO) vet ./...

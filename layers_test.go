@@ -64,6 +64,10 @@ var layers = map[string]layer{
 		why:   "generated: the wire and the built-in services",
 		third: []string{protobuf, grpc},
 	},
+	"proto/conduit/persist": {
+		why:   "generated: the messages of the store's service",
+		third: []string{protobuf, grpc},
+	},
 	"internal/frame": {
 		why:   "bytes to frames and back, by protowire on the hot path",
 		local: []string{"proto/conduit/v1"},
@@ -226,7 +230,7 @@ var layers = map[string]layer{
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
 			"internal/builtin", "internal/certs", "internal/config", "internal/conformance", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "internal/sandbox", "locator", "proto/conduit/v1", // sandbox: doctor says what this kernel can do
-			"plugins/txpersist/client", "plugins/txpersist/store", // persist: as any client, and on a file that no process has open; never the element itself
+			"plugins/txpersist/client", "plugins/txpersist/store", "proto/conduit/persist", // persist: as any client, and on a file that no process has open; never the element itself
 			"registry", "transport",
 		},
 		third: []string{
@@ -253,15 +257,15 @@ var layers = map[string]layer{
 	},
 	"plugins/txpersist/api": {
 		why:   "the messages of the store's service: apart from the element, so that a client compiles in neither store nor plugin",
-		local: []string{"address"},
+		local: []string{"address", "proto/conduit/persist"},
 	},
 	"plugins/txpersist": {
 		why:   "the store as an element, an author like any other",
-		local: []string{".", "address", "pluginapi", "plugins/txpersist/api", "plugins/txpersist/store"},
+		local: []string{".", "address", "pluginapi", "plugins/txpersist/api", "plugins/txpersist/store", "proto/conduit/persist"},
 	},
 	"plugins/txpersist/client": {
 		why:   "what a Go program imports to call stores: over any Invoker or Group, so it knows neither client nor pluginapi, and both can have it",
-		local: []string{".", "address", "plugins/txpersist/api"},
+		local: []string{".", "address", "plugins/txpersist/api", "proto/conduit/persist"},
 	},
 
 	"integration": {

@@ -108,6 +108,11 @@ func (l *lab) role(ctx context.Context, name, role string, args ...string) (*chi
 
 // start starts a program. It must be called on the main goroutine (see main).
 func (l *lab) start(name, program string, args ...string) (*child, error) {
+	return l.startAs(nil, l.dir, name, program, args...)
+}
+
+// startAs is start as another user, if one is given, in a folder that this one may enter.
+func (l *lab) startAs(as *syscall.Credential, dir, name, program string, args ...string) (*child, error) {
 	log, err := os.Create(filepath.Join(l.dir, name+".log"))
 	if err != nil {
 		return nil, err
@@ -115,10 +120,11 @@ func (l *lab) start(name, program string, args ...string) (*child, error) {
 	defer func() { _ = log.Close() }() // the child has its own descriptor
 	// Not with a context: a child is told to stop, and given time for it, by stop.
 	cmd := exec.Command(program, args...) //nolint:noctx // see above
-	cmd.Dir = l.dir
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", l.procs))
 	cmd.Stderr = log
 	cmd.SysProcAttr = endWithParent()
+	cmd.SysProcAttr.Credential = as
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ type options struct {
 	scenario string
 	doors    []string
 	rate     int
+	store    storeSizes
 	args     string // the command line, if it is not the usual one
 }
 
@@ -79,10 +80,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 5, "`windows` of each system in each cell, at least 3; of a scenario, how often (kill: 20, rolling: 3)")
+	fs.IntVar(&o.rounds, "rounds", 5, "`windows` of each system in each cell, at least 3; of a scenario, how often (kill: 20, rolling: 3, store: 3)")
 	fs.DurationVar(&o.window, "window", 400*time.Millisecond, "how long a window is measured")
 	fs.DurationVar(&o.warm, "warm", 150*time.Millisecond, "how long the load runs before each window")
-	fs.DurationVar(&o.limit, "limit", 4*time.Minute, "after which all is stopped, whatever it does (kill: 5m, rolling: 10m)")
+	fs.DurationVar(&o.limit, "limit", 4*time.Minute, "after which all is stopped, whatever it does (kill: 5m, rolling: 10m, store: 30m)")
 	fs.IntVar(&o.procs, "procs", runtime.GOMAXPROCS(0), "GOMAXPROCS of every process")
 	fs.BoolVar(&o.write, "write", false, "write the tables into the file of -docs, between its markers")
 	fs.StringVar(&o.docs, "docs", "../docs/performance.md", "the `file` of -write")
@@ -90,6 +91,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.scenario, "scenario", "", "instead of measuring systems, see what happens to the calls of a cluster: `name` is "+strings.Join(scenarioNames(), " or "))
 	doors := fs.String("doors", strings.Join(doorNames(), ","), "by what a scenario's calls go in, one after another: the gateway of an external instance, the Go client")
 	fs.IntVar(&o.rate, "rate", 2000, "calls per second of the scenario rolling")
+	fs.IntVar(&o.store.resources, "resources", 1_000_000, "resources of the scenario store, for memory and opening")
+	fs.IntVar(&o.store.paths, "paths", 100_000, "paths of the scenario store's listing")
 	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
 	inFlight := fs.String("inflight", "1,64", "calls under way at once")
 	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")
@@ -164,5 +167,7 @@ func roles() map[string]func(args []string, stdin io.Reader, stdout io.Writer) e
 		"nats-responder": playNATSResponder,
 		"floor-relay":    playRelay,
 		"floor-echo":     playEcho,
+		"store-open":     playOpen(openStoreOf),
+		"bbolt-open":     playOpen(openBoltOf),
 	}
 }

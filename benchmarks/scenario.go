@@ -27,6 +27,10 @@ func scenarios() map[string]scenario {
 			about: fmt.Sprintf("%d calls are under way at one of two workers when it is killed with SIGKILL. The reset is when a connection that carries nothing sees the worker gone. "+
 				"When the last of them has failed, %d calls that may go anywhere are made, one after another: one that had to be tried twice was sent to the dead worker first.", pendingCalls, laterCalls),
 		},
+		"store": {
+			rounds: 3, limit: 30 * time.Minute, run: storeScenario,
+			about: "stores that do the same work side by side: `plugins/txpersist` called directly and as an element, bbolt used directly, PostgreSQL 15.",
+		},
 		"rolling": {
 			rounds: 3, limit: 10 * time.Minute, run: rollingScenario,
 			about: fmt.Sprintf("%d workers get SIGTERM, end, start again and say that they are ready, one after another, each of them once a round. "+
@@ -52,7 +56,19 @@ func parseScenario(o *options, fs *flag.FlagSet, doors string) error {
 		o.limit = s.limit
 	}
 	var err error
-	for _, name := range []string{"window", "warm", "write", "docs", "profile", "sizes", "inflight", "systems"} {
+	o.store.window = storeWindow
+	forbidden := []string{"window", "warm", "write", "docs", "profile", "sizes", "inflight", "systems"}
+	if o.scenario == "store" {
+		if forbidden = forbidden[1:]; set["window"] {
+			o.store.window = o.window
+		}
+		if o.store.resources < 1 || o.store.paths < 1 {
+			err = errors.Join(err, errors.New("-resources and -paths must be 1 or more"))
+		}
+	} else {
+		forbidden = append(forbidden, "resources", "paths")
+	}
+	for _, name := range forbidden {
 		if set[name] {
 			err = errors.Join(err, fmt.Errorf("-%s has no meaning with -scenario", name))
 		}

@@ -19,6 +19,17 @@ part_rolling() {
 	(cd benchmarks && go run . -scenario rolling -rounds 2)
 }
 
+# The store's process is killed in the middle of commits and of compactions; a disk of its own is filled.
+part_store() {
+	STORE_CRASH_ROUNDS=150 go test -count 1 -timeout 10m -run '^TestCrash$' ./plugins/txpersist/store
+	full ./plugins/txpersist/store '^TestFull'
+}
+
+# The element and its host are killed, in turns, while callers commit.
+part_store_host() {
+	full ./integration '^TestFullStoreIsKilled$'
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {

@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	store "github.com/elemental-conduit/conduit/plugins/txpersist/client"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 func (a *app) persistCommand() *cobra.Command {
@@ -20,16 +22,17 @@ func (a *app) persistCommand() *cobra.Command {
 		Use:   "persist",
 		Short: "Reads and changes what the elements txpersist keep, and sees to their files",
 		Long: `Reads and changes the resources that elements txpersist keep: ls, get, put and rm,
-through the instance of this machine or --peer, as any other call. Every node has
-resources of its own: where there are several, --node says which is meant.
+through the instance of this machine or --peer, as any other call; stats says what a
+store is doing. Every node has resources of its own: where there are several, --node
+says which is meant.
 
-check, backup, restore and adopt work on the file of a store, which no process may
+check, backup, restore, adopt and compact work on the file of a store, which no process may
 have open: <data_dir>/instances/<name>/host/data/<deployment>/txpersist/resources.db.`,
 		Example: "  conduit-host persist ls '/scores/**'\n  conduit-host persist check data/instances/worker-1/host/data/txpersist/txpersist/resources.db",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}
-	cmd.AddCommand(a.persistList(), a.persistGet(), a.persistPut(), a.persistRemove(), a.persistCheck(), a.persistBackup(), a.persistRestore(), a.persistAdopt())
+	cmd.AddCommand(a.persistList(), a.persistGet(), a.persistPut(), a.persistRemove(), a.persistCheck(), a.persistBackup(), a.persistRestore(), a.persistAdopt(), a.persistCompact(), a.persistStats())
 	return cmd
 }
 
@@ -143,6 +146,88 @@ func (a *app) persistList() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+func (a *app) persistStats() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Says what a store is doing, and who keeps its file from shrinking",
+		Long: "Says how large a store's file is, how much of it is free, what was committed, and which transactions are open,\n" +
+			"the oldest first: a reader keeps old pages from being used again. It asks for a superuser.",
+		Example: "  conduit-host persist stats",
+		Args:    takes(0, 0, ""),
+	}
+	f := a.addPersistFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withStore(cmd.Context(), f, func(ctx context.Context, c *store.Client) error {
+			st, err := c.Stats(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(statsOf(st), func(w io.Writer) { printStats(w, st) })
+		})
+	}
+	return cmd
+}
+
+type statsRow struct {
+	Node         string    `json:"node"`
+	FileBytes    int64     `json:"file_bytes"`
+	UsedBytes    int64     `json:"used_bytes"`
+	FreeBytes    int64     `json:"free_bytes"`
+	PendingBytes int64     `json:"pending_bytes"`
+	MaxBytes     int64     `json:"max_bytes"`
+	Waiting      int32     `json:"waiting"`
+	Watches      int32     `json:"watches"`
+	Commits      uint64    `json:"commits"`
+	Batches      uint64    `json:"batches"`
+	Expired      uint64    `json:"expired"`
+	Refused      uint64    `json:"refused"`
+	Failed       string    `json:"failed,omitempty"`
+	Transactions []openRow `json:"transactions"`
+}
+
+type openRow struct {
+	ID    uint64    `json:"id"`
+	Kind  string    `json:"kind"`
+	Label string    `json:"label"`
+	Owner string    `json:"owner,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+func statsOf(st *persistpb.StatsReply) statsRow {
+	out := statsRow{
+		Node: st.GetNode(), FileBytes: st.GetFileBytes(), UsedBytes: st.GetUsedBytes(), FreeBytes: st.GetFreeBytes(), PendingBytes: st.GetPendingBytes(),
+		MaxBytes: st.GetMaxBytes(), Waiting: st.GetWaiting(), Watches: st.GetWatches(), Commits: st.GetCommits(), Batches: st.GetBatches(),
+		Expired: st.GetExpired(), Refused: st.GetRefused(), Failed: st.GetFailed(), Transactions: []openRow{},
+	}
+	for _, t := range st.GetTransactions() {
+		out.Transactions = append(out.Transactions, openRow{t.GetId(), t.GetKind(), t.GetLabel(), t.GetOwner(), time.UnixMilli(t.GetSinceMs()).UTC()})
+	}
+	return out
+}
+
+func printStats(w io.Writer, st *persistpb.StatsReply) {
+	fmt.Fprintf(w, "node\t%s\n", printable(st.GetNode()))
+	fmt.Fprintf(w, "file\t%d bytes, of at most %d\n", st.GetFileBytes(), st.GetMaxBytes())
+	fmt.Fprintf(w, "used\t%d bytes, of which %d are free and %d wait for readers\n", st.GetUsedBytes(), st.GetFreeBytes(), st.GetPendingBytes())
+	fmt.Fprintf(w, "commits\t%d, in %d flushes\n", st.GetCommits(), st.GetBatches())
+	fmt.Fprintf(w, "open\t%d transactions, %d more wait; %d were ended for their age, %d refused\n", len(st.GetTransactions()), st.GetWaiting(), st.GetExpired(), st.GetRefused())
+	fmt.Fprintf(w, "watches\t%d\n", st.GetWatches())
+	if why := st.GetFailed(); why != "" {
+		fmt.Fprintf(w, "failed\t%s\n", printable(why))
+	}
+	for i, t := range st.GetTransactions() {
+		if i == 20 {
+			fmt.Fprintf(w, "\t... and %d more; -o json has them all\n", len(st.GetTransactions())-i)
+			break
+		}
+		of := ""
+		if t.GetOwner() != "" {
+			of = " of " + t.GetOwner()
+		}
+		fmt.Fprintf(w, "\t%s\n", printable(fmt.Sprintf("%s %q%s, since %s", t.GetKind(), t.GetLabel(), of, time.UnixMilli(t.GetSinceMs()).UTC().Format(time.RFC3339))))
+	}
 }
 
 func (a *app) persistGet() *cobra.Command {

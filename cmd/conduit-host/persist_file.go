@@ -186,6 +186,29 @@ func (a *app) persistAdopt() *cobra.Command {
 	}
 }
 
+func (a *app) persistCompact() *cobra.Command {
+	return &cobra.Command{
+		Use:   "compact FILE",
+		Short: "Writes a store's file anew, without the pages that nothing uses",
+		Long: "Writes a store's file anew, without the pages that nothing uses any more, and puts the new one into its place:\n" +
+			"by itself a file never shrinks. It is checked before, read back after, and replaced in one step: killed at any\n" +
+			"moment, the old one or the new one is there, whole. The disk must have room for both. No process may have it open.",
+		Example: "  conduit-host persist compact resources.db",
+		Args:    takes(1, 1, "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withFile(cmd, args[0], func(ctx context.Context, o store.Options) error {
+				done, err := store.Compact(ctx, o)
+				if err != nil {
+					return err
+				}
+				return a.print(map[string]any{"file": args[0], "node": o.Node.String(), "before": done.Before, "after": done.After}, func(w io.Writer) {
+					fmt.Fprintf(w, "compacted %s\nbefore\t%d bytes\nafter\t%d bytes\n", printable(args[0]), done.Before, done.After)
+				})
+			})
+		},
+	}
+}
+
 func adopt(ctx context.Context, o store.Options, to address.NodeID) error {
 	if o.Node == to {
 		return usagef("%s is the store of %s already", o.File, to)

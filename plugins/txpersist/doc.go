@@ -1,7 +1,8 @@
 // Command txpersist is the store of resources in transactions, as an element.
 //
-// Element txpersist, service conduit.persist.ResourceStore. Its messages are JSON;
-// bytes are base64 in them. It keeps one file, resources.db, in its data directory,
+// Element txpersist, service conduit.persist.ResourceStore. Its messages are
+// those of proto/conduit/persist, as protobuf or as JSON; bytes are base64 in that, and
+// 64-bit numbers texts in what comes back. It keeps one file, resources.db, in its data directory,
 // bound to its node: the instance and the deployment. So the instance must keep its id
 // over restarts, as a worker does.
 //
@@ -42,7 +43,7 @@
 //
 //	Check            nothing                       nothing, or data_loss
 //	Backup           nothing                       a stream of bytes: the file at one moment
-//	Stats            nothing                       what the store is doing
+//	Stats            nothing                       a StatsReply: what the store is doing
 //
 // In a batch, and in an interactive transaction, the operations are written in lower
 // case (exists, lookup, remove_matching, ...). One more, expect, ends it with
@@ -64,6 +65,10 @@
 // matches, each to one watch at a time: until FinishTask or DeleteTask ends it, alone or
 // in a transaction with the work itself. It is delivered again when the watch ends or has
 // had it for lease_ms (30 s).
+//
+// Limits are attributes (limits.go, docs/persistence.md): a refusal is
+// resource_exhausted, limit, with the attribute and its value in details.limit and
+// details.max.
 //
 // An interactive transaction ends by commit; whatever else ends the call is a rollback:
 // the end of the upload, an error of an operation, the attribute idle (30s) without an

@@ -2,36 +2,35 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 const (
 	serviceName = api.Service
 	fileName    = "resources.db"
 
-	defaultIdle = 30 * time.Second
-	readChunk   = 256 << 10 // bytes of contents, or of a backup, in a message
+	readChunk = 256 << 10 // bytes of contents, or of a backup, in a message
 )
 
 // element puts the element together.
 func element() pluginapi.Element {
-	p := &persist{idle: defaultIdle}
+	p := &persist{}
 	return pluginapi.Element{
-		Name:      api.Element,
-		Version:   "1.0.0",
-		Services:  []*pluginapi.Service{p.service()},
-		Configure: p.configure,
-		Start:     p.start,
-		Health:    p.health,
-		Stop:      p.stop,
-		Exclusive: true, // the file has one owner
+		Name:       api.Element,
+		Version:    "1.0.0",
+		Attributes: attributes(),
+		Services:   []*pluginapi.Service{p.service()},
+		Configure:  p.configure,
+		Start:      p.start,
+		Health:     p.health,
+		Stop:       p.stop,
+		Exclusive:  true, // the file has one owner
 	}
 }
 
@@ -39,7 +38,7 @@ func element() pluginapi.Element {
 type persist struct {
 	store *store.Store
 	node  address.NodeID
-	idle  time.Duration // an interactive transaction without an operation
+	values
 }
 
 func (p *persist) service() *pluginapi.Service {
@@ -71,15 +70,15 @@ func (p *persist) service() *pluginapi.Service {
 		if reads(m.op) {
 			opts = append(opts, pluginapi.Idempotent())
 		}
-		pluginapi.Handle(s, m.method, p.single(m.op), opts...)
+		unary[*persistpb.Operation, *persistpb.Result](s, m.method, api.OperationOf, p.single(m.op), opts...)
 	}
-	pluginapi.Handle(s, "Transact", p.transact, remote)
-	pluginapi.HandleStream(s, "List", p.list, remote, pluginapi.Idempotent())
-	pluginapi.HandleStream(s, "Read", p.read, remote, pluginapi.Idempotent())
-	pluginapi.HandleUpload(s, "Write", p.write, remote)
-	pluginapi.HandleDuplex(s, "Transaction", p.transaction, remote)
-	pluginapi.HandleStream(s, "Watch", p.watch, remote, pluginapi.Idempotent())
-	pluginapi.HandleStream(s, "WatchTasks", p.watchTasks, remote, pluginapi.Idempotent())
+	unary[*persistpb.Batch, *persistpb.BatchReply](s, "Transact", api.BatchOf, p.transact, remote)
+	stream[*persistpb.Operation, *persistpb.Listing](s, "List", api.OperationOf, p.list, remote, pluginapi.Idempotent())
+	stream[*persistpb.Operation, *persistpb.Piece](s, "Read", api.OperationOf, p.read, remote, pluginapi.Idempotent())
+	upload[*persistpb.Operation, *persistpb.WriteReply](s, "Write", api.OperationOf, p.write, remote)
+	duplex[*persistpb.Operation, *persistpb.Result](s, "Transaction", api.OperationOf, p.transaction, remote)
+	stream[*persistpb.WatchRequest, *persistpb.Event](s, "Watch", api.WatchRequestOf, p.watch, remote, pluginapi.Idempotent())
+	stream[*persistpb.TaskRequest, *persistpb.Task](s, "WatchTasks", api.TaskRequestOf, p.watchTasks, remote, pluginapi.Idempotent())
 
 	pluginapi.Handle(s, "Check", p.check, remote, admin, pluginapi.Idempotent())
 	pluginapi.HandleStream(s, "Backup", p.backup, remote, admin)
@@ -93,12 +92,8 @@ func (p *persist) configure(_ context.Context, c pluginapi.Configuration) ([]str
 		return nil, err
 	}
 	p.node = address.NewNodeID(instance, address.UniqueDeploymentID(c.Deployment))
-	if text, ok := c.Attributes["idle"]; ok {
-		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
-			return nil, fmt.Errorf("the attribute idle must be a time such as 30s, not %q", text)
-		}
-		p.idle = d
+	if err := p.parse(c.Attributes); err != nil {
+		return nil, err
 	}
 	return nil, nil
 }
@@ -108,6 +103,8 @@ func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
 		File:   filepath.Join(host.DataDir(), fileName),
 		Node:   p.node,
 		Logger: host.Logger(),
+		MaxAge: p.maxAge, MaxOpen: int(p.maxOpen), MaxOpenEach: int(p.maxOpenEach), MaxPath: int(p.maxPath),
+		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxSize: p.maxSize,
 	})
 	return err
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // asPlugin makes the test binary run the program's func main.
@@ -379,7 +380,7 @@ func TestAdministration(t *testing.T) {
 	if _, err := call[struct{}](&admin, "Check", struct{}{}); err != nil {
 		t.Error(err)
 	}
-	if st, err := call[store.Stats](&admin, "Stats", struct{}{}); err != nil || st.Commits != 1 || st.Failed != "" {
+	if st, err := call[*persistpb.StatsReply](&admin, "Stats", struct{}{}); err != nil || st.GetCommits() != 1 || st.GetFailed() != "" || st.GetMaxBytes() != 64<<30 {
 		t.Errorf("stats: %+v, %v", st, err)
 	}
 	var backup bytes.Buffer
@@ -435,15 +436,108 @@ func TestFailures(t *testing.T) {
 }
 
 func TestAttributes(t *testing.T) {
-	for text, good := range map[string]bool{"10s": true, "0s": false, "-1s": false, "5": false, "": false} {
+	for _, row := range []struct {
+		name, text string
+		good       bool
+	}{
+		{"idle", "10s", true},
+		{"idle", "0s", false},
+		{"idle", "-1s", false},
+		{"idle", "5", false},
+		{"idle", "", false},
+		{"max_path", "2000", true},
+		{"max_path", "0", false},
+		{"max_path", "8193", false},
+		{"max_path", "1KiB", false},
+		{"max_page", "1000", true},
+		{"max_page", "1001", false},
+		{"max_size", "1GiB", true},
+		{"max_size", "1GB", false},
+		{"max_size", "0GiB", false},
+		{"max_size", "1000", false},
+		{"max_open_per_caller", "x", false},
+		{"another", "x", true},
+	} {
 		_, err := (&persist{}).configure(t.Context(), pluginapi.Configuration{
-			Instance: address.RandomInstanceID().String(), Deployment: "d", Attributes: map[string]string{"idle": text},
+			Instance: address.RandomInstanceID().String(), Deployment: "d", Attributes: map[string]string{row.name: row.text},
 		})
-		if (err == nil) != good {
-			t.Errorf("idle %q: %v", text, err)
+		if (err == nil) != row.good || err != nil && !strings.Contains(err.Error(), row.name) {
+			t.Errorf("%s %q: %v", row.name, row.text, err)
 		}
 	}
 	if _, err := (&persist{}).configure(t.Context(), pluginapi.Configuration{Instance: "none"}); err == nil {
 		t.Error("an instance that is none was taken")
 	}
+	// Every option of the store that refuses with its name is one that an attribute sets.
+	for _, option := range []string{"MaxOpen", "MaxOpenEach", "MaxPath", "MaxContents", "MaxWrites", "MaxWatches"} {
+		if attributeOf(option) == option {
+			t.Errorf("no attribute sets %s", option)
+		}
+	}
+}
+
+// Each limit is refused with its name, and its value, and leaves nothing behind.
+func TestLimits(t *testing.T) {
+	f := start(t, plugintest.Attributes(map[string]string{
+		"max_path": "20", "max_contents": "4KiB", "max_transaction": "8KiB", "max_operations": "3", "max_page": "2", "max_answer": "1KiB",
+		"max_open_per_caller": "1",
+	}))
+	exceeded := func(err error, limit, most string) {
+		t.Helper()
+		e := wantReason(t, err, conduit.ResourceExhausted, "limit")
+		if e.Details["limit"] != limit || e.Details["max"] != most || !strings.Contains(e.Message, limit) {
+			t.Errorf("the error names %q, of %q: %s", e.Details["limit"], e.Details["max"], e.Message)
+		}
+	}
+	_, err := call[result](f, "Save", operation{Path: p("/" + strings.Repeat("x", 20))})
+	exceeded(err, "max_path", "20")
+	_, err = call[result](f, "Save", operation{Path: p("/a"), Data: make([]byte, 4<<10+1)})
+	exceeded(err, "max_contents", "4096")
+	all := scope{Paths: []address.Path{*p("/")}}
+	save := func(path string, n int) operation {
+		return operation{Op: api.OpSave, Path: p(path), Data: make([]byte, n)}
+	}
+	_, err = call[transactReply](f, "Transact", transactRequest{Scope: all, Operations: []operation{save("/a", 4000), save("/b", 4000), save("/c", 4000)}})
+	exceeded(err, "max_transaction", "8192")
+	_, err = call[transactReply](f, "Transact", transactRequest{Scope: all, Operations: make([]operation, 4)})
+	exceeded(err, "max_operations", "3")
+	_, err = call[transactReply](f, "Transact", transactRequest{Scope: all, Operations: []operation{
+		save("/a", 600), {Op: api.OpLoad, Path: p("/a")}, {Op: api.OpLoad, Path: p("/a")},
+	}})
+	exceeded(err, "max_answer", "1024")
+	if r := f.do("Page", operation{Path: p("/**")}); len(r.Listings) > 0 {
+		t.Errorf("what was refused has left %v", r.Listings)
+	}
+	for _, path := range []string{"/a", "/b", "/c"} {
+		f.do("Save", operation{Path: p(path), Data: make([]byte, 2000)})
+	}
+	_, err = call[result](f, "Load", operation{Path: p("/a")})
+	exceeded(err, "max_answer", "1024")
+	if r := f.do("Page", operation{Path: p("/*"), Limit: 9}); len(r.Listings) != 2 || r.Next == "" {
+		t.Errorf("a page has %v", r.Listings)
+	}
+	if r := f.do("RemoveMatching", operation{Path: p("/*"), Limit: 9}); len(r.IDs) != 2 {
+		t.Errorf("removed: %v", r.IDs)
+	}
+	// One interactive transaction is open: the user may have no other one.
+	d := conduit.Duplex[operation, result](f.ctx, f.Service(serviceName), "Transaction")
+	defer d.Close()
+	send := func(o operation) error {
+		if err := d.Send(o); err != nil {
+			return err
+		}
+		_, err := d.Recv()
+		return err
+	}
+	if err := send(operation{Scope: &all}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = call[result](f, "Exists", operation{Path: p("/c")})
+	exceeded(err, "max_open_per_caller", "1")
+	for range 3 {
+		if err := send(operation{Op: api.OpLookup, Path: p("/c")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exceeded(send(operation{Op: api.OpLookup, Path: p("/c")}), "max_operations", "3")
 }

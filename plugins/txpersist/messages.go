@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"strconv"
 
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
@@ -30,6 +31,11 @@ func failure(err error) error {
 	}
 	out := pluginapi.Errorf(pluginapi.Internal, "%v", e)
 	out.Details = map[string]string{"subject": e.Subject}
+	if e.Limit != "" {
+		limit, most := attributeOf(e.Limit), strconv.FormatInt(e.Max, 10)
+		out.Details["limit"], out.Details["max"] = limit, most
+		out.Message += "; the element's attribute " + limit + " is " + most
+	}
 	switch e.Kind {
 	case store.KindArgument:
 		out.Code, out.Reason = pluginapi.InvalidArgument, api.ReasonBadArgument

@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/store"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // reads reports whether an operation changes nothing.
@@ -40,7 +41,7 @@ func target(tx *store.ReadTx, o operation) (address.ResourceID, error) {
 }
 
 // perform does an operation that only reads; ok is false if it is none.
-func perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
+func (p *persist) perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
 	if o.Path == nil && (o.Op == api.OpLookup || o.Op == api.OpPage) {
 		return r, true, lacks(o.Op, "a path")
 	}
@@ -64,7 +65,7 @@ func perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
 		r.Paths, err = tx.Paths(id)
 		return r, true, err
 	case api.OpLoad:
-		r.Data, err = tx.Load(id)
+		r.Data, err = p.load(tx, id)
 		r.ID = &id
 		return r, true, err
 	case api.OpTasks:
@@ -74,11 +75,7 @@ func perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
 		}
 		return r, true, err
 	case api.OpPage:
-		limit := o.Limit
-		if limit == 0 || limit > api.MaxPage {
-			limit = api.MaxPage
-		}
-		page, err := tx.Page(*o.Path, o.Cursor, limit)
+		page, err := tx.Page(*o.Path, o.Cursor, p.pageOf(o))
 		for _, l := range page.Listings {
 			r.Listings = append(r.Listings, listing{Path: l.Path, ID: l.ID})
 		}
@@ -88,6 +85,28 @@ func perform(tx *store.ReadTx, o operation) (r result, ok bool, err error) {
 		return r, true, expect(tx, o)
 	}
 	return r, false, nil
+}
+
+// load reads contents that fit into an answer.
+func (p *persist) load(tx *store.ReadTx, id address.ResourceID) ([]byte, error) {
+	r, err := tx.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Size() > p.limits.answer {
+		return nil, exceeds("max_answer", p.limits.answer, "contents of %d bytes are too large for one answer: Read gives them in pieces", r.Size())
+	}
+	data := make([]byte, r.Size())
+	_, err = io.ReadFull(r, data)
+	return data, err
+}
+
+// pageOf is how many entries an operation asks for.
+func (p *persist) pageOf(o operation) int {
+	if o.Limit == 0 || int64(o.Limit) > p.limits.page {
+		return int(p.limits.page)
+	}
+	return o.Limit
 }
 
 // expect is an error unless things are as the operation says.
@@ -106,11 +125,19 @@ func expect(tx *store.ReadTx, o operation) error {
 	if o.Data == nil || !there {
 		return nil
 	}
-	data, err := tx.Load(id)
+	r, err := tx.Open(id)
 	if err != nil && store.KindOf(err) != store.KindNoContents {
 		return err
 	}
-	if err != nil || !bytes.Equal(data, o.Data) {
+	same := err == nil && r.Size() == int64(len(o.Data)) // contents of another size need no reading
+	if same {
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		same = bytes.Equal(data, o.Data)
+	}
+	if !same {
 		return &pluginapi.Error{Code: pluginapi.FailedPrecondition, Reason: api.ReasonPreconditionFailed, Message: "the contents are not as expected"}
 	}
 	return nil
@@ -118,7 +145,7 @@ func expect(tx *store.ReadTx, o operation) error {
 
 // do does any operation.
 func (p *persist) do(tx *store.WriteTx, o operation) (r result, err error) {
-	if r, ok, err := perform(tx.ReadTx, o); ok {
+	if r, ok, err := p.perform(tx.ReadTx, o); ok {
 		return r, err
 	}
 	switch o.Op {
@@ -171,11 +198,7 @@ func (p *persist) do(tx *store.WriteTx, o operation) (r result, err error) {
 		err = tx.Remove(*o.ID)
 	case api.OpRemoveMatching:
 		r.ID = nil
-		limit := o.Limit
-		if limit == 0 || limit > api.MaxPage {
-			limit = api.MaxPage
-		}
-		r.IDs, err = tx.RemoveMatching(*o.Path, limit)
+		r.IDs, err = tx.RemoveMatching(*o.Path, p.pageOf(o))
 	case api.OpCreateTask:
 		if o.Task == nil {
 			id := address.RandomTaskID(*o.ID)
@@ -219,8 +242,8 @@ func (p *persist) put(tx *store.WriteTx, o operation) (r result, err error) {
 }
 
 // ownScope is what an operation that is alone declares.
-func ownScope(o operation) store.Scope {
-	sc := store.Scope{Label: o.Op}
+func ownScope(ctx context.Context, o operation) store.Scope {
+	sc := store.Scope{Label: o.Op, Owner: ownerOf(ctx)}
 	if o.Path != nil {
 		sc.Paths = append(sc.Paths, *o.Path)
 	}
@@ -239,12 +262,14 @@ func (p *persist) single(op string) func(context.Context, operation) (result, er
 		o.Op = op
 		switch {
 		case !reads(op):
-			r, err = once(ctx, p, ownScope(o), o.Key, o, func(tx *store.WriteTx) (result, error) { return p.do(tx, o) })
+			r, err = once(ctx, p, ownScope(ctx, o), o.Key, o, func(tx *store.WriteTx) (result, error) { return p.do(tx, o) })
 		case o.Key != "":
 			err = errKey(op)
 		default:
-			err = p.store.View(ctx, ownScope(o), func(tx *store.ReadTx) (err error) {
-				r, _, err = perform(tx, o)
+			err = p.store.View(ctx, ownScope(ctx, o), func(tx *store.ReadTx) (err error) {
+				if r, _, err = p.perform(tx, o); err == nil {
+					_, err = p.fits(r, 0)
+				}
 				return err
 			})
 		}
@@ -306,10 +331,17 @@ func at(i int, err error) error {
 }
 
 func (p *persist) transact(ctx context.Context, in transactRequest) (transactReply, error) {
-	sc := store.Scope{Paths: in.Scope.Paths, IDs: in.Scope.IDs, Label: "transact"}
+	sc := store.Scope{Paths: in.Scope.Paths, IDs: in.Scope.IDs, Label: "transact", Owner: ownerOf(ctx)}
+	if int64(len(in.Operations)) > p.limits.operations {
+		return transactReply{}, failure(exceeds("max_operations", p.limits.operations, "a batch of %d operations", len(in.Operations)))
+	}
 	out, err := once(ctx, p, sc, in.Key, in, func(tx *store.WriteTx) (out transactReply, err error) {
+		size := int64(0)
 		for i, o := range in.Operations {
 			r, err := p.step(tx, o)
+			if err == nil {
+				size, err = p.fits(r, size)
+			}
 			if err != nil {
 				return out, at(i, err)
 			}
@@ -341,8 +373,8 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 		if in.Path == nil {
 			return failure(lacks("list", "a path"))
 		}
-		err := p.store.View(ctx, ownScope(in), func(tx *store.ReadTx) (err error) {
-			page, err = tx.Page(*in.Path, cursor, api.MaxPage)
+		err := p.store.View(ctx, ownScope(ctx, in), func(tx *store.ReadTx) (err error) {
+			page, err = tx.Page(*in.Path, cursor, int(p.limits.page))
 			return err
 		})
 		if err != nil {
@@ -361,7 +393,7 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 
 func (p *persist) read(ctx context.Context, in operation, send pluginapi.Sender[piece]) error {
 	in.Op = api.OpLoad
-	err := p.store.View(ctx, ownScope(in), func(tx *store.ReadTx) error {
+	err := p.store.View(ctx, ownScope(ctx, in), func(tx *store.ReadTx) error {
 		id, err := target(tx, in)
 		if err != nil {
 			return err
@@ -405,7 +437,7 @@ func (p *persist) write(ctx context.Context, items pluginapi.Receiver[operation]
 	if first.Key != "" {
 		return out, failure(errKey("write"))
 	}
-	err = p.store.Update(ctx, ownScope(first), func(tx *store.WriteTx) error {
+	err = p.store.Update(ctx, ownScope(ctx, first), func(tx *store.WriteTx) error {
 		id, err := tx.Lookup(*first.Path)
 		var w *store.Writer
 		switch {
@@ -452,7 +484,7 @@ type interactive struct {
 
 // open begins the transaction that a first message asks for.
 func (p *persist) open(ctx context.Context, first operation) (*interactive, error) {
-	sc := store.Scope{Paths: first.Scope.Paths, IDs: first.Scope.IDs, Label: "transaction"}
+	sc := store.Scope{Paths: first.Scope.Paths, IDs: first.Scope.IDs, Label: "transaction", Owner: ownerOf(ctx)}
 	if first.Key != "" {
 		return nil, errKey("transaction")
 	}
@@ -468,7 +500,7 @@ func (p *persist) open(ctx context.Context, first operation) (*interactive, erro
 		return nil, err
 	}
 	read := func(o operation) (result, error) {
-		r, ok, err := perform(tx, o)
+		r, ok, err := p.perform(tx, o)
 		if !ok {
 			err = &store.Error{Kind: store.KindArgument, Subject: o.Op, Why: "it is none that a transaction has that only reads"}
 		}
@@ -515,7 +547,7 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 			}
 		}
 	}()
-	idle := time.NewTimer(p.idle)
+	idle := time.NewTimer(p.limits.idle)
 	defer idle.Stop()
 	for i := 0; ; i++ {
 		var m message
@@ -524,12 +556,12 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 		case <-idle.C:
 			return &pluginapi.Error{
 				Code: pluginapi.Aborted, Reason: api.ReasonIdle,
-				Message: "no operation came for " + p.idle.String() + ", so the transaction was rolled back",
+				Message: "no operation came for " + p.limits.idle.String() + ", so the transaction was rolled back",
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		idle.Reset(p.idle)
+		idle.Reset(p.limits.idle)
 		switch {
 		case m.err == io.EOF:
 			return nil // without commit
@@ -541,7 +573,12 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 			}
 			return send(result{})
 		}
-		r, err := tx.step(m.op)
+		var r result
+		if int64(i) >= p.limits.operations {
+			err = exceeds("max_operations", p.limits.operations, "the transaction has had %d operations", i)
+		} else if r, err = tx.step(m.op); err == nil {
+			_, err = p.fits(r, 0)
+		}
 		if err != nil {
 			return at(i, err)
 		}
@@ -575,4 +612,15 @@ func (s sender) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *persist) stats(context.Context, struct{}) (store.Stats, error) { return p.store.Stats(), nil }
+func (p *persist) stats(context.Context, struct{}) (*persistpb.StatsReply, error) {
+	st := p.store.Stats()
+	out := &persistpb.StatsReply{
+		Node: p.node.String(), FileBytes: st.FileBytes, UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, PendingBytes: st.PendingBytes, MaxBytes: st.MaxBytes,
+		Waiting: int32(st.Waiting), Watches: int32(st.Watches), //nolint:gosec // both have limits
+		Commits: st.Commits, Batches: st.Batches, Expired: st.Expired, Refused: st.Refused, Failed: st.Failed,
+	}
+	for _, t := range st.Transactions {
+		out.Transactions = append(out.Transactions, &persistpb.OpenTransaction{Id: t.ID, Kind: t.Kind, Label: t.Label, Owner: t.Owner, SinceMs: t.Since.UnixMilli()})
+	}
+	return out, nil
+}

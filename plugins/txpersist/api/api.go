@@ -1,7 +1,7 @@
-// Package api has the messages of the service conduit.persist.ResourceStore, as the
-// element txpersist and its clients encode them in JSON: bytes are base64 in it, ids and
-// paths texts, times Unix milliseconds. What the methods take and give of them is listed
-// in plugins/txpersist/doc.go.
+// Package api has the messages of the service conduit.persist.ResourceStore as Go programs
+// work with them, with ids and paths of their own types. What travels are the messages of
+// proto/conduit/persist, as protobuf or as JSON; encoding/json writes and reads these types as
+// that JSON. What the methods take and give of them is listed in plugins/txpersist/doc.go.
 package api
 
 import "github.com/elemental-conduit/conduit/address"
@@ -71,12 +71,12 @@ type Operation struct {
 	Path   *address.Path       `json:"path,omitempty"`
 	ID     *address.ResourceID `json:"id,omitempty"`
 	Data   []byte              `json:"data,omitempty"`
-	Offset int64               `json:"offset,omitempty"`
+	Offset int64               `json:"offset,omitempty,string"`
 	Limit  int                 `json:"limit,omitempty"`
 	Cursor string              `json:"cursor,omitempty"`
 	Absent bool                `json:"absent,omitempty"`
 	Task   *address.TaskID     `json:"task,omitempty"`
-	DueMS  int64               `json:"due_ms,omitempty"` // Unix milliseconds
+	DueMS  int64               `json:"due_ms,omitempty,string"` // Unix milliseconds
 	// Key has a method that writes, and is called again with the same, give the first
 	// answer once more instead of doing it again.
 	Key string `json:"key,omitempty"`
@@ -116,7 +116,7 @@ type Listing struct {
 // Task is a task and when it is due, in Unix milliseconds.
 type Task struct {
 	ID    address.TaskID `json:"id"`
-	DueMS int64          `json:"due_ms"`
+	DueMS int64          `json:"due_ms,string"`
 }
 
 // Batch is the request of Transact.
@@ -133,14 +133,14 @@ type BatchReply struct {
 
 // Piece is a part of contents.
 type Piece struct {
-	Size int64  `json:"size"` // of all, in each piece
+	Size int64  `json:"size,string"` // of all, in each piece
 	Data []byte `json:"data,omitempty"`
 }
 
 // WriteReply is the answer of Write.
 type WriteReply struct {
 	ID   address.ResourceID `json:"id"`
-	Size int64              `json:"size"`
+	Size int64              `json:"size,string"`
 }
 
 // WatchRequest is the request of Watch.
@@ -173,7 +173,7 @@ type Change struct {
 
 // TaskRequest is the request of WatchTasks.
 type TaskRequest struct {
-	Path    *address.Path `json:"path,omitempty"`     // a pattern for the resources; none = all
-	Window  int           `json:"window,omitempty"`   // tasks that are not done; 0 = 16
-	LeaseMS int64         `json:"lease_ms,omitempty"` // 0 = the element's, 30 s
+	Path    *address.Path `json:"path,omitempty"`            // a pattern for the resources; none = all
+	Window  int           `json:"window,omitempty"`          // tasks that are not done; 0 = 16
+	LeaseMS int64         `json:"lease_ms,omitempty,string"` // 0 = the element's, 30 s
 }

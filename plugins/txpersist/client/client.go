@@ -13,6 +13,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // Cluster knows the nodes that an address stands for; a *client.Client of this module is
@@ -217,12 +218,26 @@ func pause(ctx context.Context, attempt int) bool {
 	}
 }
 
+// read reads what a store has sent. What cannot be read comes of another version.
+func read[M, T any](of func(M) (T, error), m M, err error) (v T, _ error) {
+	if err != nil {
+		return v, err
+	}
+	v, err = of(m)
+	if err != nil {
+		return v, conduit.Errorf(conduit.Internal, conduit.ReasonBadContent, conduit.Executed, "the store's answer cannot be read: %v", err)
+	}
+	return v, nil
+}
+
 // call makes a call, and makes it again where that is safe.
-func call[Reply any](ctx context.Context, c *Client, s subject, method string, request any, keyed bool) (reply Reply, err error) {
+func call[M, Reply any](ctx context.Context, c *Client, s subject, method string, request any, of func(M) (Reply, error), keyed bool) (reply Reply, err error) {
 	for attempt := 1; ; attempt++ {
 		var inv conduit.Invoker
 		if inv, err = c.invoker(ctx, s); err == nil {
-			reply, err = conduit.Call[Reply](ctx, inv, method, request)
+			var m M
+			m, err = conduit.Call[M](ctx, inv, method, request)
+			reply, err = read(of, m, err)
 		}
 		if err == nil || attempt >= c.attempts || !again(err, keyed) || !pause(ctx, attempt-1) {
 			return reply, err
@@ -246,7 +261,7 @@ func (c *Client) Do(ctx context.Context, method string, o api.Operation) (api.Re
 	if !reads(method) && o.Key == "" {
 		o.Key = newKey()
 	}
-	return call[api.Result](ctx, c, about(o), method, o, true)
+	return call(ctx, c, about(o), method, o.Proto(), api.ResultOf, true)
 }
 
 func newKey() string { return rand.Text() }
@@ -373,6 +388,12 @@ func idOf(r api.Result, err error) (address.ResourceID, error) {
 	return *r.ID, nil
 }
 
+// Stats says what a store is doing: the one of the options' node, or the only one. It
+// asks for a superuser.
+func (c *Client) Stats(ctx context.Context) (*persistpb.StatsReply, error) {
+	return call(ctx, c, subject{}, "Stats", struct{}{}, func(m *persistpb.StatsReply) (*persistpb.StatsReply, error) { return m, nil }, true)
+}
+
 // Scope is what a batch or a transaction may touch: paths, with what lies below them,
 // and resources.
 type Scope = api.Scope
@@ -381,7 +402,7 @@ type Scope = api.Scope
 // those of the operations; [Operation] tells of which one.
 func (c *Client) Batch(ctx context.Context, scope Scope, ops ...api.Operation) ([]api.Result, error) {
 	b := api.Batch{Scope: scope, Operations: ops, Key: newKey()}
-	r, err := call[api.BatchReply](ctx, c, subject{scope.Paths, scope.IDs}, "Transact", b, true)
+	r, err := call(ctx, c, subject{scope.Paths, scope.IDs}, "Transact", b.Proto(), api.BatchReplyOf, true)
 	return r.Results, err
 }
 
@@ -394,8 +415,9 @@ func (c *Client) List(ctx context.Context, pattern address.Path) iter.Seq2[api.L
 		for attempt := 1; ; attempt++ {
 			inv, err := c.invoker(ctx, about(in))
 			if err == nil {
-				for l, failed := range conduit.Stream[api.Listing](ctx, inv, "List", in) {
-					if err = failed; err != nil {
+				for m, failed := range conduit.Stream[*persistpb.Listing](ctx, inv, "List", in.Proto()) {
+					var l api.Listing
+					if l, err = read(api.ListingOf, m, failed); err != nil {
 						break
 					}
 					attempt, in.Cursor = 1, l.Cursor
@@ -427,11 +449,11 @@ func (c *Client) Read(ctx context.Context, p address.Path, w io.Writer) (n int64
 	if err != nil {
 		return 0, err
 	}
-	for piece, err := range conduit.Stream[api.Piece](ctx, inv, "Read", in) {
+	for piece, err := range conduit.Stream[*persistpb.Piece](ctx, inv, "Read", in.Proto()) {
 		if err != nil {
 			return n, err
 		}
-		m, err := w.Write(piece.Data)
+		m, err := w.Write(piece.GetData())
 		n += int64(m)
 		if err != nil {
 			return n, err
@@ -452,21 +474,21 @@ func (c *Client) Write(ctx context.Context, p address.Path, r io.Reader) (id add
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var failed error
-	reply, err := conduit.Upload[api.WriteReply](ctx, inv, "Write", func(yield func(api.Operation) bool) {
+	m, err := conduit.Upload[*persistpb.WriteReply](ctx, inv, "Write", func(yield func(*persistpb.Operation) bool) {
 		buf := make([]byte, writeChunk)
 		for next := first; ; next = (api.Operation{}) {
 			n, err := io.ReadFull(r, buf)
 			next.Data = buf[:n]
 			switch {
 			case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
-				yield(next)
+				yield(next.Proto())
 				return
 			case err != nil:
 				failed = err
 				cancel(err) // before the end is said, which would be a commit
 				return
 			}
-			if !yield(next) {
+			if !yield(next.Proto()) {
 				return
 			}
 		}
@@ -474,5 +496,6 @@ func (c *Client) Write(ctx context.Context, p address.Path, r io.Reader) (id add
 	if failed != nil {
 		return id, 0, failed
 	}
+	reply, err := read(api.WriteReplyOf, m, err)
 	return reply.ID, reply.Size, err
 }

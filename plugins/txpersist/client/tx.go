@@ -8,13 +8,14 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // Tx is an interactive transaction: each of its operations is a message to the store and
 // back. One goroutine may use it. The store ends it, by rollback, at the first operation
 // that fails, and when none comes for the element's attribute idle (30 s).
 type Tx struct {
-	call *conduit.DuplexCall[api.Operation, api.Result]
+	call *conduit.DuplexCall[*persistpb.Operation, *persistpb.Result]
 	err  error // what ended it
 }
 
@@ -35,7 +36,7 @@ func (c *Client) transaction(ctx context.Context, scope Scope, readOnly bool, fn
 	if err != nil {
 		return err
 	}
-	tx := &Tx{call: conduit.Duplex[api.Operation, api.Result](ctx, inv, "Transaction")}
+	tx := &Tx{call: conduit.Duplex[*persistpb.Operation, *persistpb.Result](ctx, inv, "Transaction")}
 	defer tx.call.Close()
 	if _, err := tx.Do(api.Operation{Scope: &scope, ReadOnly: readOnly}); err != nil {
 		return err
@@ -52,14 +53,15 @@ func (t *Tx) Do(o api.Operation) (api.Result, error) {
 	if t.err != nil {
 		return api.Result{}, t.err
 	}
-	err := t.call.Send(o)
+	err := t.call.Send(o.Proto())
 	if err != nil && err != io.EOF { // it cannot be sent, and the transaction goes on
 		return api.Result{}, err
 	}
-	r, err := t.call.Recv()
+	m, err := t.call.Recv()
 	if err == io.EOF {
 		err = conduit.Errorf(conduit.Aborted, api.ReasonEnded, conduit.Executed, "the transaction has ended")
 	}
+	r, err := read(api.ResultOf, m, err)
 	t.err = err
 	return r, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // Watch yields what a pattern matches, and then what becomes of it. Events of kind
@@ -32,7 +33,8 @@ func (c *Client) Watch(ctx context.Context, pattern address.Path, revision strin
 					return true, true, nil
 				}
 			}
-			for e, err := range conduit.Stream[api.Event](ctx, inv, "Watch", in, conduit.AsBackground()) {
+			for m, err := range conduit.Stream[*persistpb.Event](ctx, inv, "Watch", in.Proto(), conduit.AsBackground()) {
+				e, err := read(api.EventOf, m, err)
 				if err != nil {
 					return came, false, err
 				}
@@ -75,7 +77,8 @@ func (c *Client) WatchTasks(ctx context.Context, o TaskOptions) iter.Seq2[Task, 
 	return func(yield func(Task, error) bool) {
 		in := api.TaskRequest{Path: &o.Pattern, Window: o.Window, LeaseMS: o.Lease.Milliseconds()}
 		c.follow(ctx, subject{paths: []address.Path{o.Pattern}}, func(inv conduit.Invoker) (came, left bool, err error) {
-			for t, err := range conduit.Stream[api.Task](ctx, inv, "WatchTasks", in, conduit.AsBackground()) {
+			for m, err := range conduit.Stream[*persistpb.Task](ctx, inv, "WatchTasks", in.Proto(), conduit.AsBackground()) {
+				t, err := read(api.TaskOf, m, err)
 				if err != nil {
 					return came, false, err
 				}

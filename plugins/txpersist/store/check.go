@@ -340,6 +340,10 @@ type Stats struct {
 	Commits      uint64 // since it was opened: transactions that wrote something,
 	Batches      uint64 // and the commits of the file that they took
 	Failed       string // why nothing can be written any more, or ""
+	MaxBytes     int64  // that the file may have
+	Watches      int    // that are open, of paths and of tasks
+	Expired      uint64 // transactions that were open for too long and were rolled back
+	Refused      uint64 // transactions that had no place: MaxOpen, MaxOpenEach
 }
 
 // OpenTx is a transaction that is open.
@@ -347,6 +351,7 @@ type OpenTx struct {
 	ID    uint64
 	Kind  string // read, write or exclusive
 	Label string
+	Owner string
 	Since time.Time
 }
 
@@ -365,7 +370,7 @@ func (s *Store) Stats() Stats {
 	var out Stats
 	s.mu.Lock()
 	for t := range s.open {
-		out.Transactions = append(out.Transactions, OpenTx{t.id, t.mode.String(), t.label, t.since})
+		out.Transactions = append(out.Transactions, OpenTx{t.id, t.mode.String(), t.label, t.owner, t.since})
 	}
 	out.Waiting = s.places - len(s.open)
 	if s.failed != nil {
@@ -374,6 +379,10 @@ func (s *Store) Stats() Stats {
 	closed := s.closed
 	s.mu.Unlock()
 	slices.SortFunc(out.Transactions, func(a, b OpenTx) int { return int(a.ID) - int(b.ID) })
+	s.feed.mu.Lock()
+	out.Watches = s.feed.watches
+	s.feed.mu.Unlock()
+	out.MaxBytes, out.Expired, out.Refused = s.opts.MaxSize, s.expired.Load(), s.refused.Load()
 	out.Commits, out.Batches = s.commits.committed.Load(), s.commits.batches.Load()
 	if info, err := os.Stat(s.opts.File); err == nil {
 		out.FileBytes = info.Size()
@@ -395,5 +404,9 @@ func (s *Store) Stats() Stats {
 
 // String says what is open, on one line.
 func (o OpenTx) String() string {
-	return fmt.Sprintf("%s %d %q since %s", o.Kind, o.ID, o.Label, o.Since.Format(time.RFC3339))
+	of := ""
+	if o.Owner != "" {
+		of = fmt.Sprintf(" of %q", o.Owner)
+	}
+	return fmt.Sprintf("%s %d %q%s since %s", o.Kind, o.ID, o.Label, of, o.Since.Format(time.RFC3339))
 }

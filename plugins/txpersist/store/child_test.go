@@ -29,6 +29,7 @@ func child(job string) int {
 	defer stop()
 	jobs := map[string]func(context.Context, string) error{
 		"hold": childHolds, "full": childFillsDisk, "read-only": childReadsOnly, "load": childLoads, "deliver": childDelivers,
+		"compact": childCompacts, "small-disk": childFillsSmallDisk,
 	}
 	if err := jobs[job](ctx, os.Getenv(childFile)); err != nil {
 		fmt.Println(err)
@@ -44,12 +45,17 @@ type process struct {
 	raw io.Reader
 }
 
+func childCommand(ctx context.Context, job, file string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), childJob+"="+job, childFile+"="+file)
+	return cmd
+}
+
 func startChild(t *testing.T, job, file string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childJob+"="+job, childFile+"="+file)
+	cmd := childCommand(ctx, job, file)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)

@@ -215,7 +215,7 @@ func (t *ReadTx) writeAt(c *contents, id address.ResourceID, p []byte, at int64)
 	case at < 0 || at > c.size:
 		return fail(KindArgument, id.String(), "cannot write at %d: the contents have %d bytes, and no holes", at, c.size)
 	case end > t.s.opts.MaxContents:
-		return fail(KindLimit, id.String(), "contents of %d bytes are larger than %d", end, t.s.opts.MaxContents)
+		return tooMuch("MaxContents", t.s.opts.MaxContents, id.String(), "contents of %d bytes are larger than %d", end, t.s.opts.MaxContents)
 	}
 	// Get hold of the chunks, and count them, before any of them is changed.
 	var cost int64

@@ -87,7 +87,7 @@ func (t *ReadTx) edit(u uuid) (*resourceEdit, error) {
 // spend counts what the transaction keeps in memory.
 func (t *ReadTx) spend(n int64) error {
 	if limit := t.s.opts.MaxWrites; t.edits.bytes+n > limit {
-		return fail(KindLimit, t.label, "the transaction writes more than %d bytes; make it smaller, or raise MaxWrites", limit)
+		return tooMuch("MaxWrites", limit, t.label, "the transaction writes more than %d bytes; make it smaller, or raise MaxWrites", limit)
 	}
 	t.edits.bytes += n
 	return nil

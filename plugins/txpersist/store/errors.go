@@ -76,6 +76,10 @@ type Error struct {
 	// Unknown says that a commit failed so late that only opening the file again
 	// can tell whether it took place. The store refuses all commits from then on.
 	Unknown bool
+	// Limit is the option that was reached, such as "MaxPath", and Max its value, with
+	// KindLimit; "" if it is none of them.
+	Limit string
+	Max   int64
 	// PID is the process that holds the file, with KindInUse; 0 is not known.
 	PID int
 	// Err is the cause; it may be nil.
@@ -120,6 +124,13 @@ func fail(kind Kind, subject, format string, args ...any) *Error {
 	return &Error{Kind: kind, Subject: subject, Why: fmt.Sprintf(format, args...)}
 }
 
+// tooMuch is what a limit of the options refuses.
+func tooMuch(limit string, most int64, subject, format string, args ...any) *Error {
+	e := fail(KindLimit, subject, format, args...)
+	e.Limit, e.Max = limit, most
+	return e
+}
+
 func corrupt(format string, args ...any) *Error { return fail(KindCorrupt, "", format, args...) }
 
 // hasErrno reports whether err comes of one of the numbers. bbolt formats some of
@@ -149,7 +160,7 @@ func storageError(file string, err error) error {
 	e := &Error{Kind: KindFailed, Subject: file, Err: err}
 	switch {
 	case errors.Is(err, berrors.ErrMaxSizeReached):
-		e.Kind, e.Why = KindFull, "the file has reached its largest size; raise MaxSize, or remove resources and compact it"
+		e.Kind, e.Why = KindFull, "the file has reached its largest size; raise MaxSize, or remove resources: their pages are used again"
 	case hasErrno(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG):
 		e.Kind, e.Why = KindFull, "make room on its disk; what was committed before is safe"
 	case hasErrno(err, syscall.EROFS, syscall.EACCES, syscall.EPERM):

@@ -163,6 +163,9 @@ type Scope struct {
 	IDs   []address.ResourceID
 	// Label names the transaction in Stats and in the log; it may be empty.
 	Label string
+	// Owner is for whom it is, as Options.MaxOpenEach counts and Stats tells; it may be
+	// empty.
+	Owner string
 	// Once names what a transaction that writes does, so that it is done once however
 	// often it is asked for; see [WriteTx.Recall]. nil = it has no name.
 	Once *Once

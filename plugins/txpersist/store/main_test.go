@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -169,6 +170,15 @@ func get[T any](v T, err error) func(*testing.T) T {
 		t.Helper()
 		must(t, err)
 		return v
+	}
+}
+
+// wantLimit fails the test unless the error names the option that was reached.
+func wantLimit(t *testing.T, err error, limit string, most int64) {
+	t.Helper()
+	wantKind(t, err, KindLimit)
+	if e, ok := errors.AsType[*Error](err); ok && (e.Limit != limit || e.Max != most) {
+		t.Errorf("the limit is %s = %d, want %s = %d", e.Limit, e.Max, limit, most)
 	}
 }
 

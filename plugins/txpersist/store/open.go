@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -31,13 +32,16 @@ type Store struct {
 	tasks   deliverer
 	keys    keyCount
 
+	expired, refused atomic.Uint64
+
 	mu     sync.Mutex
 	closed bool
 	failed *Error // why nothing is committed any more
 	open   map[*ReadTx]struct{}
 	lastID uint64
-	places int           // transactions that are open or wait for their locks
-	idle   chan struct{} // closed when the store is closed and there are none
+	places int            // transactions that are open or wait for their locks
+	owners map[string]int // of these, by owner
+	idle   chan struct{}  // closed when the store is closed and there are none
 }
 
 // Open opens the file, and makes it if it does not exist. It trusts nothing: the file
@@ -54,7 +58,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Node.IsZero() {
 		return nil, fail(KindArgument, opts.File, "Options.Node is empty: a store belongs to one node")
 	}
-	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, idle: make(chan struct{})}
+	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, owners: map[string]int{}, idle: make(chan struct{})}
 	s.commits.s, s.tasks.s = s, s
 	s.tasks.claims, s.tasks.watches = map[uuid]map[uuid]*delivery{}, map[*taskWatch]struct{}{}
 	if err := create(ctx, opts); err != nil {
@@ -65,6 +69,11 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, storageError(opts.File, err)
 	}
 	s.db = db
+	// What a killed compaction left; the lock says that none is under way.
+	if err := os.Remove(compactName(opts.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = db.Close()
+		return nil, storageError(opts.File, err)
+	}
 	for _, step := range []func() error{s.checkHead, s.upgrade, s.countKeys} {
 		if err := s.guard(step); err != nil {
 			_ = db.Close()
@@ -182,14 +191,11 @@ func openBolt(ctx context.Context, opts Options, name string) (db *bolt.DB, err 
 		}
 	}()
 	open := func(name string, flag int, mode os.FileMode) (*os.File, error) {
-		f, err := os.OpenFile(name, flag&^os.O_CREATE, mode)
+		f, err := openLocked(ctx, opts, name, flag&^os.O_CREATE, mode)
 		if err != nil {
 			return nil, err
 		}
 		file = f
-		if err := lockFile(ctx, f, opts.LockTimeout); err != nil {
-			return nil, err
-		}
 		if empty, err := isNew(f); err != nil || empty {
 			return f, err
 		}
@@ -216,6 +222,41 @@ func openBolt(ctx context.Context, opts Options, name string) (db *bolt.DB, err 
 	}
 	db.AllocSize = allocSize
 	return db, nil
+}
+
+// openLocked opens a file and locks it. While it waits for the lock a compaction may put
+// another file into its place: then it is that one which is wanted.
+func openLocked(ctx context.Context, opts Options, name string, flag int, mode os.FileMode) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(name, flag, mode)
+		if err != nil {
+			return nil, err
+		}
+		mine, err := lockNamed(ctx, f, opts.LockTimeout)
+		if mine {
+			return f, nil
+		}
+		_ = f.Close() // nothing was written, and the error that counts is the lock's
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lockNamed locks a file and reports whether it still has its name.
+func lockNamed(ctx context.Context, f *os.File, timeout time.Duration) (bool, error) {
+	if err := lockFile(ctx, f, timeout); err != nil {
+		return false, err
+	}
+	locked, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(f.Name())
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(locked, named), nil
 }
 
 // checkHead reads whose store it is.

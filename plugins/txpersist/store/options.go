@@ -26,6 +26,9 @@ type Options struct {
 	MaxAge time.Duration
 	// MaxOpen is how many transactions may be open or wait for their locks; 0 = 4096.
 	MaxOpen int
+	// MaxOpenEach is how many of them may be those of one owner, see Scope.Owner;
+	// 0 = 1024. Transactions without an owner count for MaxOpen alone.
+	MaxOpenEach int
 	// MaxPath is the length of the longest path in bytes, without its context;
 	// 0 = 1024.
 	MaxPath int
@@ -85,6 +88,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxOpen == 0 {
 		o.MaxOpen = 4096
+	}
+	if o.MaxOpenEach == 0 {
+		o.MaxOpenEach = 1024
 	}
 	if o.MaxPath == 0 {
 		o.MaxPath = 1024

@@ -899,16 +899,16 @@ func TestLimits(t *testing.T) {
 	})
 	id := newID()
 	s.update(paths("/"), func(tx *WriteTx) {
-		wantKind(t, tx.Save(path("/"+strings.Repeat("x", 20)), newID(), nil), KindLimit)
+		wantLimit(t, tx.Save(path("/"+strings.Repeat("x", 20)), newID(), nil), "MaxPath", 20)
 		must(t, tx.Save(path("/"+strings.Repeat("x", 19)), newID(), nil))
-		wantKind(t, tx.Save(path("/big"), id, make([]byte, 100<<10+1)), KindLimit)
+		wantLimit(t, tx.Save(path("/big"), id, make([]byte, 100<<10+1)), "MaxContents", 100<<10)
 		wantList(t, tx.ReadTx, "/big")
 		must(t, tx.Save(path("/big"), id, make([]byte, 100<<10)))
 		_, err := get(tx.Append(id))(t).Write([]byte("x"))
-		wantKind(t, err, KindLimit)
-		wantKind(t, tx.Save(path("/more"), newID(), make([]byte, 60<<10)), KindLimit)
+		wantLimit(t, err, "MaxContents", 100<<10)
+		wantLimit(t, tx.Save(path("/more"), newID(), make([]byte, 60<<10)), "MaxWrites", 150<<10)
 		wantList(t, tx.ReadTx, "/more")
-		wantKind(t, tx.Update(id, make([]byte, 100<<10+1)), KindLimit)
+		wantLimit(t, tx.Update(id, make([]byte, 100<<10+1)), "MaxContents", 100<<10)
 		wantContents(t, tx.ReadTx, id, make([]byte, 100<<10)) // the old ones are still there
 		must(t, tx.Update(id, make([]byte, 100<<10)))         // what is replaced no longer counts
 		must(t, tx.Remove(id))
@@ -916,10 +916,44 @@ func TestLimits(t *testing.T) {
 	})
 	a, b := s.read(Scope{}), s.read(Scope{})
 	_, err := s.Read(s.ctx, Scope{})
-	wantKind(t, err, KindLimit)
+	wantLimit(t, err, "MaxOpen", 2)
 	a.Close()
 	s.read(Scope{}).Close()
 	b.Close()
+}
+
+// An owner has a part of the places, those that wait included, and gives each back.
+func TestLimitOfEachOwner(t *testing.T) {
+	s := newStore(t, func(o *Options) { o.MaxOpenEach = 2 })
+	of := func(owner string) Scope { return Scope{Paths: paths("/a").Paths, Owner: owner} }
+	first, err := s.Write(s.ctx, of("ada"))
+	must(t, err)
+	waits := make(chan error, 1)
+	go func() {
+		tx, err := s.Write(s.ctx, of("ada"))
+		if err == nil {
+			tx.Close()
+		}
+		waits <- err
+	}()
+	s.waiting(1)
+	_, err = s.Read(s.ctx, of("ada"))
+	wantLimit(t, err, "MaxOpenEach", 2)
+	others, err := s.Read(s.ctx, of("bob"))
+	must(t, err)
+	nobody := s.read(Scope{})
+	if open := s.Stats().Transactions; len(open) != 3 || open[0].Owner != "ada" || !strings.Contains(open[0].String(), `of "ada"`) {
+		t.Errorf("open are %v", open)
+	}
+	first.Close()
+	must(t, <-waits)
+	others.Close()
+	nobody.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.owners) > 0 {
+		t.Errorf("owners are kept: %v", s.owners)
+	}
 }
 
 func TestLongTransactionsAreEnded(t *testing.T) {

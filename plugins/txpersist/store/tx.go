@@ -46,6 +46,7 @@ type ReadTx struct {
 	mode  mode
 	scope scope
 	label string
+	owner string
 	since time.Time
 	claim *claim
 	timer *time.Timer
@@ -163,10 +164,10 @@ func (s *Store) begin(ctx context.Context, m mode, declared Scope) (t *ReadTx, e
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takePlace(m); err != nil {
+	if err := s.takePlace(m, declared.Owner); err != nil {
 		return nil, err
 	}
-	t = &ReadTx{s: s, mode: m, scope: sc, label: declared.Label}
+	t = &ReadTx{s: s, mode: m, scope: sc, label: declared.Label, owner: declared.Owner}
 	defer func() {
 		if err != nil {
 			s.givePlace(t)
@@ -193,6 +194,7 @@ func (s *Store) begin(ctx context.Context, m mode, declared Scope) (t *ReadTx, e
 	t.timer = time.AfterFunc(s.opts.MaxAge, func() {
 		e := fail(KindExpired, t.label, "the transaction was open for more than %s and was rolled back", s.opts.MaxAge)
 		if t.end(e) {
+			s.expired.Add(1)
 			s.opts.Logger.Warn("a transaction was open for too long", "kind", m.String(), "label", t.label, "age", s.opts.MaxAge)
 		}
 	})
@@ -200,7 +202,7 @@ func (s *Store) begin(ctx context.Context, m mode, declared Scope) (t *ReadTx, e
 }
 
 // takePlace counts a transaction in.
-func (s *Store) takePlace(m mode) error {
+func (s *Store) takePlace(m mode, owner string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -209,9 +211,16 @@ func (s *Store) takePlace(m mode) error {
 	case m != modeRead && s.failed != nil:
 		return &Error{Kind: KindFailed, Subject: s.opts.File, Why: "the store takes no more writes", Err: s.failed}
 	case s.places >= s.opts.MaxOpen:
-		return fail(KindLimit, "", "%d transactions are open or wait, and no more may; end some, or raise MaxOpen", s.places)
+		s.refused.Add(1)
+		return tooMuch("MaxOpen", int64(s.opts.MaxOpen), "", "%d transactions are open or wait, and no more may; end some, or raise MaxOpen", s.places)
+	case owner != "" && s.owners[owner] >= s.opts.MaxOpenEach:
+		s.refused.Add(1)
+		return tooMuch("MaxOpenEach", int64(s.opts.MaxOpenEach), "", "%d transactions of one caller are open or wait, and no more may; end some, or raise MaxOpenEach", s.owners[owner])
 	}
 	s.places++
+	if owner != "" {
+		s.owners[owner]++
+	}
 	return nil
 }
 
@@ -220,6 +229,11 @@ func (s *Store) givePlace(t *ReadTx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.places--
+	if t.owner != "" {
+		if s.owners[t.owner]--; s.owners[t.owner] == 0 {
+			delete(s.owners, t.owner)
+		}
+	}
 	delete(s.open, t)
 	if s.closed && s.places == 0 {
 		close(s.idle)
@@ -543,7 +557,7 @@ func (t *ReadTx) path(p address.Path) (string, error) {
 	case p.IsWildcard() || p.IsWildcardRecursive():
 		return "", fail(KindArgument, p.String(), "a path with wildcards names no single place")
 	case len(key) > t.s.opts.MaxPath:
-		return "", fail(KindLimit, "", "a path of %d bytes is longer than %d", len(key), t.s.opts.MaxPath)
+		return "", tooMuch("MaxPath", int64(t.s.opts.MaxPath), "", "a path of %d bytes is longer than %d", len(key), t.s.opts.MaxPath)
 	case !t.scope.coversKey(key):
 		return "", fail(KindScope, p.String(), "the transaction did not declare this path, nor one above it")
 	}

@@ -303,7 +303,7 @@ func (s *Store) takeWatch() error {
 	case s.feed.ended != nil:
 		return s.feed.ended
 	case s.feed.watches >= s.opts.MaxWatches:
-		return fail(KindLimit, "", "%d watches are open, and no more may; end some, or raise MaxWatches", s.feed.watches)
+		return tooMuch("MaxWatches", int64(s.opts.MaxWatches), "", "%d watches are open, and no more may; end some, or raise MaxWatches", s.feed.watches)
 	}
 	s.feed.watches++
 	return nil

@@ -36,7 +36,7 @@ func (t *WriteTx) Save(p address.Path, id address.ResourceID, data []byte) error
 	return t.do(func() error {
 		// First what may fail, so that a failure leaves nothing.
 		if size := int64(len(data)); size > t.s.opts.MaxContents {
-			return fail(KindLimit, id.String(), "contents of %d bytes are larger than %d", size, t.s.opts.MaxContents)
+			return tooMuch("MaxContents", t.s.opts.MaxContents, id.String(), "contents of %d bytes are larger than %d", size, t.s.opts.MaxContents)
 		}
 		if err := t.spend(int64(len(data))); err != nil {
 			return err
