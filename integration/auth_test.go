@@ -214,7 +214,12 @@ func reasonOf(err error) string {
 // door.
 func TestNobodyGetsMoreThanTheirOwn(t *testing.T) {
 	t.Parallel()
-	r := newRealm(t)
+	nobodyGetsMoreThanTheirOwn(t)
+}
+
+func nobodyGetsMoreThanTheirOwn(t *testing.T, flags ...string) {
+	t.Helper()
+	r := newRealm(t, flags...)
 	secrets := map[conduit.Level]string{
 		conduit.Anonymous: "", conduit.User: r.user("ada", "user"), conduit.Superuser: r.user("root", "superuser"),
 	}
@@ -371,7 +376,12 @@ func within(t *testing.T, what string, begun time.Time) {
 
 func TestRevocationIsSoon(t *testing.T) {
 	t.Parallel()
-	r := newRealm(t)
+	revocationIsSoon(t)
+}
+
+func revocationIsSoon(t *testing.T, flags ...string) {
+	t.Helper()
+	r := newRealm(t, flags...)
 	ada := r.user("ada", "user")
 	byLink, ctx := r.dialAs(ada)
 	nobody, _ := r.dialAs("")

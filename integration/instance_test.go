@@ -30,6 +30,9 @@ type instance struct {
 	deployments string
 	name        string
 	flags       []string // that it is started with once more
+	// Where its network is another than the test's: what starts it there, and what asks it.
+	inside func(func() error) error
+	web    *http.Client
 	// Where it listens; empty where its mode does not.
 	url, gateway, ops string
 
@@ -104,7 +107,11 @@ func (i *instance) launch(flags ...string) {
 		i.t.Fatal(err)
 	}
 	i.lines, i.wake, i.exited = nil, make(chan struct{}), make(chan struct{})
-	if err := i.cmd.Start(); err != nil {
+	begin := i.cmd.Start
+	if i.inside != nil {
+		begin = func() error { return i.inside(i.cmd.Start) }
+	}
+	if err := begin(); err != nil {
 		i.t.Fatal(err)
 	}
 	go i.read(out)
@@ -185,7 +192,11 @@ func (i *instance) waitReady() {
 
 // get returns the status of a path on the ops listener, 0 if there is none.
 func (i *instance) get(path string) int {
-	resp, err := http.Get(i.ops + path)
+	web := http.DefaultClient
+	if i.web != nil {
+		web = i.web
+	}
+	resp, err := web.Get(i.ops + path)
 	if err != nil {
 		return 0
 	}

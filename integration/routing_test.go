@@ -78,7 +78,12 @@ func (i *instance) plugin(t *testing.T) string {
 // that is killed is missed by nobody and used again when it is back.
 func TestThreeWorkers(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
+	threeWorkers(t)
+}
+
+func threeWorkers(t *testing.T, flags ...string) {
+	t.Helper()
+	c := newCluster(t, 3, flags...)
 	owner := map[string]*instance{}
 	for _, w := range c.workers {
 		owner[w.plugin(t)] = w
@@ -177,6 +182,9 @@ func (i *instance) load(callers int, method, body string) *load {
 	ctx, cancel := context.WithCancel(i.t.Context())
 	l := &load{i: i, cancel: cancel}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
+	if i.web != nil {
+		client = i.web
+	}
 	for range callers {
 		l.callers.Go(func() {
 			for ctx.Err() == nil {
@@ -235,7 +243,12 @@ func (l *load) stop() []string {
 // Workers restarted one after another under load: nobody notices.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
+	rollingRestart(t)
+}
+
+func rollingRestart(t *testing.T, flags ...string) {
+	t.Helper()
+	c := newCluster(t, 3, flags...)
 	// Upper is not idempotent: no call of it may end unknown, or fail at all.
 	idempotent, plain := c.front.load(4, "Where", `{"ms":1}`), c.front.load(4, "Upper", `"x"`)
 	for _, w := range c.workers {
@@ -261,7 +274,12 @@ func TestRollingRestart(t *testing.T) {
 // client that hangs up.
 func TestGateway(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 1)
+	theGateway(t)
+}
+
+func theGateway(t *testing.T, flags ...string) {
+	t.Helper()
+	c := newCluster(t, 1, flags...)
 	if status, ct, body := c.front.post(echoPath+"Upper", `"ada"`); status != 200 || ct != "application/json" || strings.TrimSpace(body) != `"ADA"` {
 		t.Errorf("%d %s %q", status, ct, body)
 	}
@@ -284,10 +302,9 @@ func TestGateway(t *testing.T) {
 
 	// The link that carries it, from both ends.
 	for i, kind := range map[*instance]string{c.front: "peer", c.workers[0]: "cluster"} {
-		links := slices.DeleteFunc(i.rows("ls", "links"), func(row map[string]any) bool { return row["kind"] != kind })
-		if len(links) != 1 {
-			t.Errorf("%s has %v of kind %s", i.name, links, kind)
-		}
+		i.until("one link of kind "+kind+" to be what is left", func() bool {
+			return len(slices.DeleteFunc(i.rows("ls", "links"), func(row map[string]any) bool { return row["kind"] != kind })) == 1
+		})
 	}
 
 	// A client that hangs up ends the call at the worker's element.
@@ -446,7 +463,12 @@ func TestGatewayClosesConnections(t *testing.T) {
 // Units: what does not fit is refused at once, with what there is.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--budget-total", "10") // Heavy costs 10
+	capacityOfTwo(t)
+}
+
+func capacityOfTwo(t *testing.T, flags ...string) {
+	t.Helper()
+	c := newCluster(t, 2, append(flags, "--budget-total", "10")...) // Heavy costs 10
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	type answer struct {

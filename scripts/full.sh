@@ -30,6 +30,27 @@ part_store_host() {
 	full ./integration '^TestFullStoreIsKilled$'
 }
 
+# nginx, HAProxy and Caddy before two workers, as docs/proxies.md configures them.
+part_proxies() {
+	local proxy
+	for proxy in nginx haproxy caddy; do # RUNLEVEL: as no service of the machine
+		RUNLEVEL=1 bash scripts/need.sh "$proxy" "$proxy"
+	done
+	full ./integration '^TestFullProxies'
+}
+
+# Links over a network of 50 ms, and over ones that lose packets or are cut, in network
+# namespaces. It takes root.
+part_network() {
+	bash scripts/need.sh ip iproute2
+	full ./integration '^TestFullNetwork'
+}
+
+# A cluster with a link for each call.
+part_percall() {
+	full ./integration '^TestFullPerCall'
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/discovery"
 	"github.com/elemental-conduit/conduit/internal/config"
@@ -56,7 +57,9 @@ func (i *instance) joinCluster() error {
 		Log:         log,
 	})
 	r := registry.New(registry.Options{
-		Source: source, Dialer: peerlink.New(client, peerlink.Options{Dialled: i.dialled}),
+		Source: source, Dialer: peerlink.New(client, peerlink.Options{
+			Dialled: i.dialled, PerCall: i.c.String("cluster.link") == "per-call", Alone: i.followAlone,
+		}),
 		Self: i.id, SelfEpoch: i.epoch,
 		Policy:  policies[i.c.String("registry.policy")],
 		Refresh: i.c.Duration("registry.refresh"), RefreshTimeout: i.c.Duration("registry.refresh_timeout"),
@@ -71,7 +74,11 @@ func (i *instance) joinCluster() error {
 			CallTimeout: i.c.Duration("cluster.call_timeout"),
 		}),
 	}
-	i.fabric.router = router.New(router.Options{Locator: i.fabric.locator, ConnOf: connOf})
+	passOn := router.Options{Locator: i.fabric.locator, ConnOf: connOf}
+	if i.c.String("cluster.link") == "per-call" {
+		passOn.Alone = aloneOf
+	}
+	i.fabric.router = router.New(passOn)
 	return nil
 }
 
@@ -96,12 +103,19 @@ func (i *instance) discover(static *discovery.Static, insecure bool) (discovery.
 
 // connOf returns the connection behind one of the registry's links, which are all
 // of peerlink.
-func connOf(l registry.Link) *link.Conn {
+func connOf(l registry.Link) *link.Conn { return dialledLink(l).Conn() }
+
+// aloneOf dials a connection for one call to where a link of the registry leads.
+func aloneOf(ctx context.Context, l registry.Link, units uint32, background bool) (*link.Conn, *conduit.Error) {
+	return dialledLink(l).Alone(ctx, units, background)
+}
+
+func dialledLink(l registry.Link) *peerlink.Link {
 	p, ok := l.(*peerlink.Link)
 	if !ok {
 		panic(fmt.Sprintf("the registry has a link that this program did not dial: %T", l))
 	}
-	return p.Conn()
+	return p
 }
 
 //nolint:gochecknoglobals // a table: the configuration's words

@@ -132,6 +132,11 @@ func (i *instance) Links() []*conduitv1.LinkInfo {
 			list = append(list, linkInfo("peer", p.Instance.String(), p.URLs[0], connOf(p.Link), now))
 		}
 	}
+	for conn, l := range i.linked.all() {
+		if l.url != "" { // those of peers are above
+			list = append(list, linkInfo("peer", l.instance, l.url, conn, now))
+		}
+	}
 	for _, l := range i.host.links() {
 		list = append(list, linkInfo("plugin", l.Name, "", l.Conn, now))
 	}

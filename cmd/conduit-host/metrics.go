@@ -52,8 +52,8 @@ func (i *instance) linkMetrics() []metrics.Link {
 			list = append(list, linkMetric(l.Conn, metrics.Clients))
 		}
 	}
-	for conn, name := range i.linked.all() {
-		list = append(list, linkMetric(conn, name))
+	for conn, l := range i.linked.all() {
+		list = append(list, linkMetric(conn, l.name))
 	}
 	return list
 }
@@ -73,19 +73,27 @@ func (i *instance) clientGone(l transport.OpenLink) {
 
 // peerLinks are the links to peers, each under the name that its peer had when it
 // became one. The registry does not tell of a link any more that it has released,
-// on which calls are still under way: these are here until they end.
+// on which calls are still under way: these are here until they end. Nor does it know
+// of links that were dialled for one call.
 type peerLinks struct {
 	mu   sync.Mutex
-	open map[*link.Conn]string
+	open map[*link.Conn]peerLink
 }
 
-func (p *peerLinks) add(conn *link.Conn, name string) {
+// peerLink says where a link leads.
+type peerLink struct {
+	name string
+	// Of a link for one call: who answered, at which URL.
+	instance, url string
+}
+
+func (p *peerLinks) add(conn *link.Conn, l peerLink) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open == nil {
-		p.open = map[*link.Conn]string{}
+		p.open = map[*link.Conn]peerLink{}
 	}
-	p.open[conn] = name
+	p.open[conn] = l
 }
 
 func (p *peerLinks) remove(conn *link.Conn) {
@@ -94,7 +102,7 @@ func (p *peerLinks) remove(conn *link.Conn) {
 	delete(p.open, conn)
 }
 
-func (p *peerLinks) all() map[*link.Conn]string {
+func (p *peerLinks) all() map[*link.Conn]peerLink {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.open)
@@ -105,12 +113,27 @@ func (i *instance) follow(e registry.Event) {
 	if e.Kind != registry.EventAdded || e.Peer.Link == nil {
 		return
 	}
-	conn, name := connOf(e.Peer.Link), e.Peer.Name
-	i.linked.add(conn, name)
+	i.followLink(connOf(e.Peer.Link), peerLink{name: e.Peer.Name})
+}
+
+// followAlone counts a link that was dialled for one call. Where something on the way
+// balances by connection, it may lead to an instance that is no peer, which has no name.
+func (i *instance) followAlone(conn *link.Conn, url, instance string) {
+	l := peerLink{instance: instance, url: url}
+	for _, p := range i.fabric.registry.Peers() {
+		if p.Instance.String() == instance {
+			l.name = p.Name
+		}
+	}
+	i.followLink(conn, l)
+}
+
+func (i *instance) followLink(conn *link.Conn, l peerLink) {
+	i.linked.add(conn, l)
 	i.running.Go(func() { // fabric.leave ends all links, before anything waits for this
 		<-conn.Done()
 		i.linked.remove(conn)
-		i.metrics.LinkEnded(linkMetric(conn, name))
+		i.metrics.LinkEnded(linkMetric(conn, l.name))
 	})
 }
 

@@ -5,12 +5,16 @@
 // calls to the same URL, and it is not closed for idleness: how a peer is, and what
 // room it has, is heard on it all the time. It ends when it is lost, when the
 // peer is done with draining, when the Client is closed, or some time after Release.
+//
+// Calls go on that link, or, with Options.PerCall, on one of their own each, which
+// [Link.Alone] dials; the registry's then carries its own questions and no more.
 package peerlink
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -35,13 +39,20 @@ type Options struct {
 	// Attempts that their caller has cancelled are left out: they say nothing of who
 	// was dialled. It must be safe for concurrent calls; nil = nobody is told.
 	Dialled func(url, instance string, err error)
+	// PerCall gives each call a link of its own. Whoever passes calls on below
+	// [Link.Invoke] has to ask for it, by [Link.Alone].
+	PerCall bool
+	// Alone is told of each link that was dialled for one call, before the call is on
+	// it: who answered, at which URL. It must be safe for concurrent calls and not
+	// block; nil = nobody is told.
+	Alone func(conn *link.Conn, url, instance string)
 }
 
 // Dialer is a registry.Dialer. All methods may be called concurrently.
 type Dialer struct {
-	client  *transport.Client
-	log     *slog.Logger
-	dialled func(url, instance string, err error)
+	client *transport.Client
+	o      Options
+	log    *slog.Logger
 }
 
 // New returns a Dialer over a Client, which stays its caller's: once it is closed,
@@ -53,7 +64,10 @@ func New(client *transport.Client, o Options) *Dialer {
 	if o.Dialled == nil {
 		o.Dialled = func(string, string, error) {}
 	}
-	return &Dialer{client: client, log: o.Log, dialled: o.Dialled}
+	if o.Alone == nil {
+		o.Alone = func(*link.Conn, string, string) {}
+	}
+	return &Dialer{client: client, o: o, log: o.Log}
 }
 
 // Route implements registry.Dialer. The route is a *link.Route.
@@ -62,22 +76,31 @@ func (d *Dialer) Route(a address.Address) registry.Route { return link.NewRoute(
 // Connect implements registry.Dialer. The link is a *Link; the error, an
 // *conduit.Error, is that of transport's Peer.Connect.
 func (d *Dialer) Connect(ctx context.Context, url string, h registry.Hooks) (registry.Link, error) {
-	conn, err := d.client.DialLink(ctx, url, d.hooks(url, h))
+	conn, err := d.dial(ctx, url, h)
 	if err != nil {
-		if !errors.Is(ctx.Err(), context.Canceled) {
-			d.dialled(url, "", err)
-		}
 		return nil, err
 	}
 	theirs := conn.Theirs()
-	d.dialled(url, theirs.Instance, nil)
-	l := &Link{conn: conn, instance: theirs.Instance, epoch: theirs.Epoch}
+	l := &Link{d: d, url: url, conn: conn, instance: theirs.Instance, epoch: theirs.Epoch}
 	a, err := address.Parse(theirs.Instance + "://" + instanceService)
 	if err != nil { // the registry says what is wrong with such an id
 		a = address.MustParse("*://" + instanceService)
 	}
 	l.self = link.NewRoute(a)
 	return l, nil
+}
+
+// dial makes a link, and tells of the attempt.
+func (d *Dialer) dial(ctx context.Context, url string, h registry.Hooks) (*link.Conn, error) {
+	conn, err := d.client.DialLink(ctx, url, d.hooks(url, h))
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			d.o.Dialled(url, "", err)
+		}
+		return nil, err
+	}
+	d.o.Dialled(url, conn.Theirs().Instance, nil)
+	return conn, nil
 }
 
 // hooks decode what the link hears.
@@ -101,10 +124,17 @@ func (d *Dialer) hooks(url string, h registry.Hooks) transport.LinkHooks {
 
 // Link is a registry.Link. All methods may be called concurrently.
 type Link struct {
+	d        *Dialer
+	url      string
 	conn     *link.Conn
 	instance string
 	epoch    uint64
 	self     *link.Route // to the peer's own service
+
+	// Of calls with links of their own: how many there are, watches excepted, and the
+	// units that the registry's link will never hear judged.
+	alone   atomic.Int64
+	settled atomic.Uint64
 }
 
 // Conn returns the link itself, for those who pass calls on to it. Its owner is the
@@ -132,23 +162,38 @@ func (o onLink) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exch
 	return o.l.conn.Invoke(ctx, o.l.self, in)
 }
 
-// Invoke implements registry.Link.
+// Invoke implements registry.Link. With Options.PerCall it waits while the call's own
+// link is dialled, within ctx and the Client's DialTimeout.
 func (l *Link) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocation) conduit.Exchange {
 	route, ok := r.(*link.Route)
 	if !ok { // of another Dialer
 		route = link.NewRoute(r.Address())
 	}
-	return l.conn.Invoke(ctx, route, in)
+	if !l.d.o.PerCall {
+		return l.conn.Invoke(ctx, route, in)
+	}
+	conn, err := l.Alone(ctx, in.Units, in.Background)
+	if err != nil {
+		e := *err
+		e.Address, e.Method = route.Address().String(), in.Method
+		return conduit.FailedExchange(&e)
+	}
+	x := conn.Invoke(ctx, route, in)
+	if in.Background { // it does not keep a link from being idle
+		return &lone{Exchange: x, conn: conn}
+	}
+	conn.CloseWhenIdle()
+	return x
 }
 
 // Usable implements registry.Link.
 func (l *Link) Usable() bool { return l.conn.Usable() }
 
 // Unsent implements registry.Link.
-func (l *Link) Unsent() uint64 { return l.conn.Unsent() }
+func (l *Link) Unsent() uint64 { return l.conn.Unsent() + l.settled.Load() }
 
 // Outstanding implements registry.Link.
-func (l *Link) Outstanding() int { return l.conn.Outstanding() }
+func (l *Link) Outstanding() int { return l.conn.Outstanding() + int(l.alone.Load()) }
 
 // Heard returns when a packet of the peer came last, whatever was in it.
 func (l *Link) Heard() time.Time { return l.conn.Stats().Heard }

@@ -152,7 +152,22 @@ type rig struct {
 	ended  chan conduit.Outcome
 }
 
-func newRig(t *testing.T, here locator.Local, peers ...*peer) *rig {
+// mode is how calls get their links.
+type mode string
+
+const (
+	shared  mode = "multiplexed"
+	perCall mode = "per-call"
+)
+
+func inBothModes(t *testing.T, test func(t *testing.T, m mode)) {
+	t.Helper()
+	for _, m := range []mode{shared, perCall} {
+		t.Run(string(m), func(t *testing.T) { test(t, m) })
+	}
+}
+
+func newRig(t *testing.T, m mode, here locator.Local, peers ...*peer) *rig {
 	t.Helper()
 	client := transport.NewClient(transport.ClientOptions{})
 	urls := make([]string, len(peers))
@@ -163,13 +178,13 @@ func newRig(t *testing.T, here locator.Local, peers ...*peer) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reg := registry.New(registry.Options{Source: source, Dialer: peerlink.New(client, peerlink.Options{})})
+	reg := registry.New(registry.Options{Source: source, Dialer: peerlink.New(client, peerlink.Options{PerCall: m == perCall})})
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() { over <- reg.Run(ctx) }()
 
 	r := &rig{t: t, ended: make(chan conduit.Outcome, 1000)}
-	r.router = New(Options{
+	o := Options{
 		Locator: locator.New(locator.Options{Registry: reg, Local: here, PreferLocal: true, Self: address.RandomInstanceID()}),
 		ConnOf: func(l registry.Link) *link.Conn {
 			p, ok := l.(*peerlink.Link)
@@ -178,7 +193,14 @@ func newRig(t *testing.T, here locator.Local, peers ...*peer) *rig {
 			}
 			return p.Conn()
 		},
-	})
+	}
+	if m == perCall {
+		o.ConnOf = nil
+		o.Alone = func(ctx context.Context, l registry.Link, units uint32, background bool) (*link.Conn, *conduit.Error) {
+			return l.(*peerlink.Link).Alone(ctx, units, background) //nolint:forcetypeassert // as above
+		}
+	}
+	r.router = New(o)
 	r.door = Door{
 		Here: func(Call, *frame.Invoke) *conduit.Error {
 			return conduit.Errorf(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "nothing is here")

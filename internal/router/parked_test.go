@@ -10,8 +10,11 @@ import (
 
 // A call that was parked before it came here goes the same way as any other, on to
 // the next peer included, and so does one whose address is none.
-func TestPassParked(t *testing.T) {
-	r := newRig(t, nil, startPeer(t, "full", full), startPeer(t, "free", answers))
+func TestPassParked(t *testing.T) { inBothModes(t, testPassParked) }
+
+func testPassParked(t *testing.T, m mode) {
+	t.Helper()
+	r := newRig(t, m, nil, startPeer(t, "full", full), startPeer(t, "free", answers))
 	near, far := link.Pipe(16)
 	served := link.New(far, link.Options{Handler: handlerFunc(func(in *link.Incoming) {
 		p := in.Park()

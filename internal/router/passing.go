@@ -20,6 +20,12 @@ type passing struct {
 	ended func(code conduit.Code, outcome conduit.Outcome)
 	// here owns the attempt that is made at this instance; nil while none is.
 	here link.Owner
+	// next is the attempt to make where one may wait, since its link is yet to be
+	// dialled; set if waits.
+	next  locator.Step
+	waits bool
+	// alone is the link of this attempt and no other; nil if it is a shared one.
+	alone *link.Conn
 }
 
 // hereFirst is a call that this instance's elements are asked to take: whoever
@@ -44,7 +50,11 @@ func (p *passing) tryNow(c Call, inv *frame.Invoke) bool {
 		if !ok {
 			return false
 		}
-		err := p.take(step, c, inv)
+		if !step.Local && p.r.o.Alone != nil {
+			p.next, p.waits = step, true
+			return false
+		}
+		err := p.take(p.r.closing, step, c, inv)
 		if err == nil {
 			return true
 		}
@@ -55,9 +65,10 @@ func (p *passing) tryNow(c Call, inv *frame.Invoke) bool {
 	}
 }
 
-// take makes an attempt. The error is this instance's own refusal, and leaves the call
-// as it was; what a peer says comes by Failed.
-func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Error {
+// take makes an attempt. The error is this instance's own refusal, or why the call has
+// no link of its own, and leaves the call as it was; what a peer says comes by Failed.
+// It waits, within ctx, only for such a link.
+func (p *passing) take(ctx context.Context, step locator.Step, c Call, inv *frame.Invoke) *conduit.Error {
 	if step.Local {
 		here := *inv
 		here.Attempt = step.Attempt
@@ -69,11 +80,20 @@ func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Er
 		return err
 	}
 	out.Units = step.Choice.Units
+	to := step.Choice.Peer.Link()
+	step.Choice.Handed()
+	var conn *link.Conn
+	if p.r.o.Alone == nil {
+		conn = p.r.o.ConnOf(to)
+	} else {
+		if conn, err = p.r.o.Alone(ctx, to, out.Units, inv.Background); err != nil {
+			return err
+		}
+		p.alone = conn
+	}
 	if p.ended == nil && p.door.Passed != nil {
 		p.ended = p.door.Passed(inv)
 	}
-	conn := p.r.o.ConnOf(step.Choice.Peer.Link())
-	step.Choice.Handed()
 	c.SpliceHeld(conn, &out, p, 0)
 	return nil
 }
@@ -81,7 +101,7 @@ func (p *passing) take(step locator.Step, c Call, inv *frame.Invoke) *conduit.Er
 // Failed implements link.Router: the last attempt failed, and c is this call's to
 // decide about again, if there may be another.
 func (p *passing) Failed(c link.Parked, tag uint64, err *conduit.Error) bool {
-	p.endHere(tag, err.Code, err.Outcome)
+	p.endAttempt(tag, err.Code, err.Outcome)
 	if !p.plan.Again(err) {
 		return false
 	}
@@ -93,14 +113,19 @@ func (p *passing) Failed(c link.Parked, tag uint64, err *conduit.Error) bool {
 
 // CallEnded implements link.Owner.
 func (p *passing) CallEnded(tag uint64, code conduit.Code, outcome conduit.Outcome) {
-	p.endHere(tag, code, outcome)
+	p.endAttempt(tag, code, outcome)
 	if p.ended != nil {
 		p.ended(code, outcome)
 	}
 }
 
-// endHere tells the owner of an attempt at this instance that it is over.
-func (p *passing) endHere(tag uint64, code conduit.Code, outcome conduit.Outcome) {
+// endAttempt tells the owner of an attempt at this instance that it is over, and closes
+// the link that an attempt had for itself.
+func (p *passing) endAttempt(tag uint64, code conduit.Code, outcome conduit.Outcome) {
+	if alone := p.alone; alone != nil {
+		p.alone = nil
+		alone.Close(link.CloseDone, "the call has ended")
+	}
 	if here := p.here; here != nil {
 		p.here = nil
 		here.CallEnded(tag, code, outcome)
@@ -110,6 +135,10 @@ func (p *passing) endHere(tag uint64, code conduit.Code, outcome conduit.Outcome
 // wait makes the next attempt when the plan permits, which may be soon or never.
 func (p *passing) wait(c link.Parked) {
 	if !p.r.later(func() { p.await(c) }) {
+		if p.waits {
+			p.waits = false
+			p.next.Abandon()
+		}
 		e := conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.Refused, "this instance is stopping")
 		e.Retryable = true
 		c.Fail(e)
@@ -134,9 +163,9 @@ func (p *passing) await(c link.Parked) {
 		}
 	}()
 	for {
-		step, err := p.plan.Next(ctx)
+		step, err := p.nextStep(ctx)
 		if err == nil {
-			err = p.take(step, c, c.Invoke())
+			err = p.take(ctx, step, c, c.Invoke())
 			if err == nil {
 				return
 			}
@@ -147,4 +176,13 @@ func (p *passing) await(c link.Parked) {
 		c.Fail(err)
 		return
 	}
+}
+
+// nextStep is where the next attempt goes, if it is known, or else when the plan says.
+func (p *passing) nextStep(ctx context.Context) (locator.Step, *conduit.Error) {
+	if p.waits {
+		p.waits = false
+		return p.next, nil
+	}
+	return p.plan.Next(ctx)
 }

@@ -20,6 +20,10 @@ type Options struct {
 	Locator *locator.Locator
 	// ConnOf returns the connection behind a link of the locator's registry.
 	ConnOf func(registry.Link) *link.Conn
+	// Alone makes a connection of its own for one call of so many units to the peer
+	// behind a link, which then counts them. It may wait, within ctx. The connection is
+	// closed when that attempt has ended. nil = calls go on that of ConnOf.
+	Alone func(ctx context.Context, l registry.Link, units uint32, background bool) (*link.Conn, *conduit.Error)
 }
 
 // Router passes calls on. All methods may be called concurrently.

@@ -37,9 +37,12 @@ func wantError(t *testing.T, err error, reason string, outcome conduit.Outcome) 
 }
 
 // A first call waits for the first answers of the peers, and then goes to one.
-func TestFirstCall(t *testing.T) {
+func TestFirstCall(t *testing.T) { inBothModes(t, testFirstCall) }
+
+func testFirstCall(t *testing.T, m mode) {
+	t.Helper()
 	p := startPeer(t, "a", answers)
-	r := newRig(t, nil, p)
+	r := newRig(t, m, nil, p)
 	if got, err := r.call(workAddress, "Plain"); err != nil || got != "a" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -55,9 +58,12 @@ func TestFirstCall(t *testing.T) {
 }
 
 // What one peer refuses without having begun goes to the other, whatever the method.
-func TestRefusedGoesOn(t *testing.T) {
+func TestRefusedGoesOn(t *testing.T) { inBothModes(t, testRefusedGoesOn) }
+
+func testRefusedGoesOn(t *testing.T, m mode) {
+	t.Helper()
 	a, b := startPeer(t, "a", full), startPeer(t, "b", answers)
-	r := newRig(t, nil, a, b)
+	r := newRig(t, m, nil, a, b)
 	calls := int64(0)
 	// Which one is found first, and picked, is chance.
 	for ; calls < 20 || a.calls.Load() == 0; calls++ {
@@ -74,9 +80,12 @@ func TestRefusedGoesOn(t *testing.T) {
 }
 
 // When a peer dies, a call that may run twice goes on, and another is unknown.
-func TestLostGoesOnIfIdempotent(t *testing.T) {
+func TestLostGoesOnIfIdempotent(t *testing.T) { inBothModes(t, testLostGoesOnIfIdempotent) }
+
+func testLostGoesOnIfIdempotent(t *testing.T, m mode) {
+	t.Helper()
 	a, b := startPeer(t, "a", dies), startPeer(t, "b", answers)
-	r := newRig(t, nil, a, b)
+	r := newRig(t, m, nil, a, b)
 	unknown := 0
 	// Which one is picked is chance, and the dead one is away for a while.
 	for n := 0; unknown == 0 || a.calls.Load() < 3; n++ {
@@ -95,10 +104,13 @@ func TestLostGoesOnIfIdempotent(t *testing.T) {
 
 // All refuse: the caller hears the last one's refusal, after as many attempts as
 // there may be.
-func TestAllRefuse(t *testing.T) {
+func TestAllRefuse(t *testing.T) { inBothModes(t, testAllRefuse) }
+
+func testAllRefuse(t *testing.T, m mode) {
+	t.Helper()
 	a, b, c := startPeer(t, "a", full), startPeer(t, "b", full), startPeer(t, "c", full)
 	d := startPeer(t, "d", full)
-	r := newRig(t, nil, a, b, c, d)
+	r := newRig(t, m, nil, a, b, c, d)
 	_, err := r.call(workAddress, "Plain")
 	wantError(t, err, conduit.ReasonOverloaded, conduit.Refused)
 	if n := a.calls.Load() + b.calls.Load() + c.calls.Load() + d.calls.Load(); n != locator.DefaultAttempts {
@@ -111,10 +123,13 @@ func TestAllRefuse(t *testing.T) {
 
 // A call that this instance may take and refuses after all goes to a peer; one that
 // it takes goes nowhere else.
-func TestHereFirst(t *testing.T) {
+func TestHereFirst(t *testing.T) { inBothModes(t, testHereFirst) }
+
+func testHereFirst(t *testing.T, m mode) {
+	t.Helper()
 	p := startPeer(t, "a", answers)
 	here := &local{standing: locator.Standing{Hosted: true, Ready: true, Room: true}}
-	r := newRig(t, here, p)
+	r := newRig(t, m, here, p)
 	asked, takes := 0, false
 	r.door.Here = func(c Call, inv *frame.Invoke) *conduit.Error {
 		asked++
@@ -153,9 +168,12 @@ func (o *owner) CallEnded(tag uint64, _ conduit.Code, _ conduit.Outcome) { o.end
 // An element here that refuses a call, or whose process dies in it, is not the end:
 // the call goes to a peer, as if the peer had been picked first. The host hears of the
 // end of its attempt, once.
-func TestHereFails(t *testing.T) {
+func TestHereFails(t *testing.T) { inBothModes(t, testHereFails) }
+
+func testHereFails(t *testing.T, m mode) {
+	t.Helper()
 	p := startPeer(t, "a", answers)
-	r := newRig(t, &local{standing: locator.Standing{Hosted: true, Ready: true, Room: true, Idempotent: true}}, p)
+	r := newRig(t, m, &local{standing: locator.Standing{Hosted: true, Ready: true, Room: true, Idempotent: true}}, p)
 	for what, serve := range map[string]func(in *link.Incoming){
 		"refuses": func(in *link.Incoming) { full(nil, in) },
 		"dies":    func(in *link.Incoming) { dies(nil, in) },
@@ -190,8 +208,11 @@ func TestHereFails(t *testing.T) {
 
 // Nobody there, an address that is none, one of another instance, and a chain that is
 // too long.
-func TestErrors(t *testing.T) {
-	r := newRig(t, nil)
+func TestErrors(t *testing.T) { inBothModes(t, testErrors) }
+
+func testErrors(t *testing.T, m mode) {
+	t.Helper()
+	r := newRig(t, m, nil)
 	_, err := r.call(workAddress, "Plain")
 	e, ok := errors.AsType[*conduit.Error](err)
 	if !ok || e.Outcome != conduit.Refused || e.Code != conduit.NotFound && e.Code != conduit.Unavailable {
@@ -201,7 +222,7 @@ func TestErrors(t *testing.T) {
 	wantError(t, err, conduit.ReasonInstanceNotFound, conduit.Refused)
 
 	p := startPeer(t, "a", answers)
-	r = newRig(t, nil, p)
+	r = newRig(t, m, nil, p)
 	r.door.ToPeer = func(*frame.Invoke, uint32) (frame.Invoke, *conduit.Error) {
 		return frame.Invoke{}, conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonCallLoop, conduit.Refused, "a circle")
 	}
@@ -214,13 +235,16 @@ func TestErrors(t *testing.T) {
 
 // Closing does not wait for a peer that asked to be left alone for an hour: the call
 // ends with what that peer said.
-func TestClose(t *testing.T) {
+func TestClose(t *testing.T) { inBothModes(t, testClose) }
+
+func testClose(t *testing.T, m mode) {
+	t.Helper()
 	p := startPeer(t, "a", func(_ *peer, in *link.Incoming) {
 		in.Refuse(&conduit.Error{
 			Code: conduit.ResourceExhausted, Reason: conduit.ReasonOverloaded, Outcome: conduit.Refused, Retryable: true, RetryAfter: time.Hour, Message: "full",
 		})
 	})
-	r := newRig(t, nil, p)
+	r := newRig(t, m, nil, p)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -246,8 +270,62 @@ func TestClose(t *testing.T) {
 	wantError(t, wait(t, ended, "the call"), conduit.ReasonOverloaded, conduit.Refused)
 }
 
+// A link that was dialled for one call carries no other, and ends with it; the
+// registry's stays.
+func TestAlone(t *testing.T) {
+	conns := make(chan *link.Conn, 100)
+	p := startPeer(t, "a", func(p *peer, in *link.Incoming) {
+		conns <- in.Conn()
+		answers(p, in)
+	})
+	r := newRig(t, perCall, nil, p)
+	seen := map[*link.Conn]bool{}
+	for range 5 {
+		if got, err := r.call(workAddress, "Plain"); err != nil || got != "a" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		conn := wait(t, conns, "the call's link")
+		seen[conn] = true
+		wait(t, conn.Done(), "the call's link to end")
+	}
+	if len(seen) != 5 {
+		t.Errorf("5 calls went over %d links", len(seen))
+	}
+	for _, l := range p.OpenLinks() {
+		if seen[l.Conn] {
+			t.Error("a link outlives its call")
+		}
+	}
+
+	// Who gives up ends the call and the link.
+	begun := make(chan struct{})
+	p.serve = func(_ *peer, in *link.Incoming) {
+		conns <- in.Conn()
+		in.Serve(func(ctx context.Context, _ *link.ServerCall) error {
+			close(begun)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conduit.Call[string](ctx, r.at(workAddress), "Plain", "x")
+		ended <- err
+	}()
+	wait(t, begun, "the call")
+	cancel()
+	if e := conduit.AsError(wait(t, ended, "the caller"), 0); e.Code != conduit.Canceled {
+		t.Errorf("%v", e)
+	}
+	wait(t, wait(t, conns, "the call's link").Done(), "the call's link to end")
+}
+
 // A request in several messages goes where it began, and is whole there.
-func TestUpload(t *testing.T) {
+func TestUpload(t *testing.T) { inBothModes(t, testUpload) }
+
+func testUpload(t *testing.T, m mode) {
+	t.Helper()
 	p := startPeer(t, "a", func(_ *peer, in *link.Incoming) {
 		in.Serve(func(ctx context.Context, s *link.ServerCall) error {
 			n := 0
@@ -265,7 +343,7 @@ func TestUpload(t *testing.T) {
 			return nil
 		})
 	})
-	r := newRig(t, nil, p)
+	r := newRig(t, m, nil, p)
 	item := []byte(strings.Repeat("x", 50<<10))
 	got, err := conduit.Upload[int](testContext(t), r.at(workAddress), "Plain", slices.Values([][]byte{item, item, item, item, item, item, item, item, item, item}))
 	if err != nil || got != 500<<10 {
@@ -275,7 +353,7 @@ func TestUpload(t *testing.T) {
 
 // Callers that make up addresses do not fill the memory.
 func TestTargetsAreBounded(t *testing.T) {
-	r := newRig(t, nil)
+	r := newRig(t, shared, nil)
 	for i := range 3 * maxTargets {
 		if _, err := r.router.target(&frame.Invoke{Deployment: []byte("d" + strconv.Itoa(i)), Element: []byte("e"), Service: []byte("a.B")}); err != nil {
 			t.Fatal(err)
