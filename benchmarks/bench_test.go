@@ -159,6 +159,7 @@ func TestAScenariosFlagsAreChecked(t *testing.T) {
 		"no meaning":     {"-scenario", "kill", "-sizes", "32"},
 		"1 or more":      {"-scenario", "kill", "-rounds", "0"},
 		"calls a second": {"-scenario", "rolling", "-rate", "0"},
+		"-within has":    {"-scenario", "kill", "-within", "1m"},
 		"-rate has":      {"-rate", "5"},
 		"-doors has":     {"-doors", "client"},
 	} {
@@ -275,6 +276,23 @@ func TestTheGatewaysDoor(t *testing.T) {
 	}
 	if err := d.call(ctx, "0100", "Upper", `"x"`, nil); howFailed(err) != "not_sent/instance_not_found" {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestEveryFailedCallOfARollingRestartIsTold(t *testing.T) {
+	t.Parallel()
+	answers := []error{nil, conduit.Errorf(conduit.Unavailable, conduit.ReasonPeerLost, conduit.OutcomeUnknown, "lost"), conduit.Errorf(conduit.Unavailable, conduit.ReasonDraining, conduit.Refused, "goes")}
+	for n, err := range answers {
+		r := &roll{load: newPaced(1, []string{idempotentCalls, plainCalls}, nil)}
+		r.load.ended(n, 0, 0, err)
+		if got := r.troubles("gateway"); (len(got) > 0) != (err != nil) {
+			t.Errorf("after %v: %q", err, got)
+		}
+	}
+	r := &roll{load: newPaced(1, []string{plainCalls}, nil), lost: []error{io.EOF}}
+	r.load.late = 3
+	if got := r.troubles("gateway"); len(got) != 2 {
+		t.Errorf("a worker that stays away and calls that were not made: %q", got)
 	}
 }
 

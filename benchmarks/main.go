@@ -33,7 +33,8 @@ type options struct {
 	doors    []string
 	rate     int
 	store    storeSizes
-	args     string // the command line, if it is not the usual one
+	within   time.Duration // of the rounds of rolling; 0 = no bound
+	args     string        // the command line, if it is not the usual one
 }
 
 func main() {
@@ -93,6 +94,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.rate, "rate", 2000, "calls per second of the scenario rolling")
 	fs.IntVar(&o.store.resources, "resources", 1_000_000, "resources of the scenario store, for memory and opening")
 	fs.IntVar(&o.store.paths, "paths", 100_000, "paths of the scenario store's listing")
+	fs.DurationVar(&o.within, "within", 0, "after which no further round of the scenario rolling is begun, all -doors together; 0 = all of -rounds")
 	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
 	inFlight := fs.String("inflight", "1,64", "calls under way at once")
 	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")
@@ -115,8 +117,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	switch {
 	case o.scenario != "":
 		err = errors.Join(err, parseScenario(&o, fs, *doors))
-	case given(fs)["doors"] || given(fs)["rate"]:
-		for _, name := range []string{"doors", "rate"} {
+	case given(fs)["doors"] || given(fs)["rate"] || given(fs)["within"]:
+		for _, name := range []string{"doors", "rate", "within"} {
 			if given(fs)[name] {
 				err = errors.Join(err, fmt.Errorf("-%s has a meaning only with -scenario", name))
 			}

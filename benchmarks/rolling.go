@@ -29,7 +29,8 @@ const (
 )
 
 // rollingScenario restarts five workers one after another, under a load at a fixed
-// rate, through each door in turn.
+// rate, through each door in turn. A call that fails is an error, whatever its kind, and
+// so is a worker that is not called again.
 func rollingScenario(ctx context.Context, l *lab, o options, stdout, stderr io.Writer) error {
 	c, err := startCluster(ctx, l, rollingWorkers)
 	if err != nil {
@@ -52,21 +53,26 @@ func rollingScenario(ctx context.Context, l *lab, o options, stdout, stderr io.W
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		row(stdout, r.row(name))
-		p := r.load
-		for _, err := range r.lost {
-			troubles = append(troubles, fmt.Sprintf("%s: a worker did not come back: %v", name, err))
-		}
-		for _, t := range p.troubles() {
-			troubles = append(troubles, name+": "+t)
-		}
-		if p.late > 0 {
-			troubles = append(troubles, fmt.Sprintf("%s: %d calls were not made, as %d were under way", name, p.late, mostUnderWay))
-		}
+		troubles = append(troubles, r.troubles(name)...)
 	}
 	if len(troubles) > 0 {
 		return errors.New("not all went well:\n" + strings.Join(troubles, "\n"))
 	}
 	return nil
+}
+
+// troubles are what must not have happened, by one door.
+func (r *roll) troubles(name string) (all []string) {
+	for _, err := range r.lost {
+		all = append(all, fmt.Sprintf("%s: a worker did not come back: %v", name, err))
+	}
+	for _, t := range r.load.troubles() {
+		all = append(all, name+": "+t)
+	}
+	if n := r.load.late; n > 0 {
+		all = append(all, fmt.Sprintf("%s: %d calls were not made, as %d were under way", name, n, mostUnderWay))
+	}
+	return all
 }
 
 // roll is the load by one door and the restarts under it.
@@ -134,6 +140,10 @@ func (r *roll) roll(ctx context.Context, o options, stderr io.Writer) error {
 		return err
 	}
 	for round := range o.rounds {
+		if share := o.within / time.Duration(len(o.doors)); share > 0 && round > 0 && time.Since(from) > share {
+			fmt.Fprintf(stderr, "no more rounds after %d of %d: -within is over\n", round, o.rounds)
+			break
+		}
 		for _, w := range r.c.workers {
 			at := time.Since(from)
 			if err := r.c.restart(ctx, w); err != nil {

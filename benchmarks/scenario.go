@@ -79,6 +79,9 @@ func parseScenario(o *options, fs *flag.FlagSet, doors string) error {
 	if o.rate < 1 || o.rate > mostRate {
 		err = errors.Join(err, fmt.Errorf("-rate must be from 1 to %d calls a second", mostRate))
 	}
+	if set["within"] && (o.scenario != "rolling" || o.within <= 0) {
+		err = errors.Join(err, errors.New("-within has a meaning with -scenario rolling alone, and must be above 0"))
+	}
 	o.doors = strings.Split(doors, ",")
 	for _, name := range o.doors {
 		if !slices.Contains(doorNames(), name) {

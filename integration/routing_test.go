@@ -353,8 +353,8 @@ func TestExternalAlone(t *testing.T) {
 	}
 }
 
-// SIGHUP reads discovery.static again: a worker that is named from then on is
-// found, and one that is named no more is not called.
+// SIGHUP, or a change of the file, has discovery.static read again: a worker that is
+// named from then on is found, and one that is named no more is not called.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	w := start(t, []string{built.echo})
@@ -416,6 +416,18 @@ func TestReload(t *testing.T) {
 	write(`"` + w.url + `"`)
 	f.signal(syscall.SIGHUP)
 	f.until("the worker to be found again", reachable)
+
+	// The same without a signal. A file of no bytes, which is what one is that is written
+	// just now, lets go of nobody, whoever asks for it.
+	put(file, "\n")
+	f.waitLine("a word on the empty file", func(s string) bool { return strings.Contains(s, "the configuration file is empty") })
+	f.signal(syscall.SIGHUP)
+	f.until("another word", func() bool { return strings.Count(f.output(), "the configuration file is empty") >= 2 })
+	f.ask("call", echoAddr, "Upper", `"x"`).want(t, 0, "\"X\"\n")
+	write("")
+	f.until("the worker to be left", func() bool { return f.ask("call", echoAddr, "Upper", `"x"`).code == 3 })
+	write(`"` + w.url + `"`)
+	f.until("the worker to be found by itself", reachable)
 }
 
 // While it drains, and still answers, the gateway closes each connection in order, so

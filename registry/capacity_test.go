@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -12,6 +13,14 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 )
+
+// lookedAt returns how often the instance was asked who it is.
+func (i *instance) lookedAt() int {
+	synctest.Wait()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.looked
+}
 
 // quiet makes the peers' room known, and then lets nobody hear anything more.
 func (w *world) quiet(all ...*instance) {
@@ -163,8 +172,8 @@ func TestUnsent(t *testing.T) {
 	})
 }
 
-// When all are full, those that were not heard for a second are asked, at most
-// once a second, all callers together, and no slow one holds up the others.
+// When all are full, those that were not heard for a while are asked, all callers
+// together, and no slow one holds up the others.
 func TestRelief(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, Options{Refresh: time.Hour})
@@ -208,6 +217,100 @@ func TestRelief(t *testing.T) {
 		}
 		if x.link().made() != 2 {
 			t.Errorf("x was called %d times", x.link().made())
+		}
+	})
+}
+
+// As long as asking finds room, it may be asked again every 50 ms; while it does not, the
+// time doubles, up to a second.
+func TestReliefPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{Refresh: time.Hour})
+		x := w.host("x", 1, "app")
+		w.list("x")
+		held, err := x.budget.Reserve(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.link().status()
+		time.Sleep(time.Minute)
+		looked := x.lookedAt()
+		rounds := func() int { n := x.lookedAt() - looked; looked += n; return n }
+
+		// More often than a peer may be asked for the sake of what it says itself.
+		for n := range 3 * askBurst {
+			held.Release() // and nobody hears of it
+			c, full := w.r.Pick(t.Context(), w.place(in("app")), Query{Units: 1})
+			if full != nil {
+				t.Fatalf("pick %d: %v", n, full)
+			}
+			c.Abandon()
+			if held, err = x.budget.Reserve(1); err != nil {
+				t.Fatal(err)
+			}
+			x.link().status()
+			time.Sleep(leastDoubt + time.Millisecond)
+		}
+		if n := rounds(); n != 3*askBurst {
+			t.Errorf("it was asked %d times in %d rounds", n, 3*askBurst)
+		}
+
+		// Nothing ends any more.
+		began := time.Now()
+		for time.Since(began) < 10*time.Second {
+			if _, err := w.call(in("app"), Query{Units: 1}); err == nil {
+				t.Fatal("there is no room")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if n := rounds(); n < 11 || n > 15 {
+			t.Errorf("it was asked %d times in 10 s; after 0.05, 0.1, 0.2, 0.4, 0.8 s and then once a second makes 14", n)
+		}
+	})
+}
+
+// Of very many that are full only those are asked soon again that were not heard for
+// longest.
+func TestReliefOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{Refresh: time.Hour})
+		var all []*instance
+		var names []string
+		for n := range 3 * mostAsked {
+			names = append(names, fmt.Sprintf("i%d", n))
+			all = append(all, w.host(names[n], 1, "app"))
+		}
+		w.list(names...)
+		for _, i := range all {
+			if _, err := i.budget.Reserve(1); err != nil {
+				t.Fatal(err)
+			}
+			i.link().status()
+		}
+		time.Sleep(time.Minute)
+		first := make([]int, len(all))
+		for n, i := range all {
+			first[n] = i.lookedAt()
+		}
+		// Two rounds of a third each, of different ones.
+		for range 2 {
+			if _, err := w.call(in("app"), Query{Units: 1}); err == nil {
+				t.Fatal("there is no room")
+			}
+			time.Sleep(2*leastDoubt + time.Millisecond)
+		}
+		once := 0
+		for n, i := range all {
+			switch i.lookedAt() - first[n] {
+			case 0:
+			case 1:
+				once++
+			default:
+				t.Errorf("%s was asked more than once", names[n])
+			}
+		}
+		if once != 2*mostAsked {
+			t.Errorf("%d instances were asked, not %d", once, 2*mostAsked)
 		}
 	})
 }

@@ -49,6 +49,7 @@ type instance struct {
 	budget *budget.Budget
 	info   *conduitv1.InstanceInfo
 	asked  int           // how often it told what it hosts
+	looked int           // how often it was asked, whatever it told
 	mute   bool          // it does not answer
 	slow   time.Duration // it takes so long to answer
 	silent bool          // it sends no Status by itself
@@ -194,6 +195,7 @@ func (l *fakeLink) Epoch() uint64    { return l.epoch }
 func (l *fakeLink) WhoAreYou(ctx context.Context, digest []byte) (*conduitv1.InstanceInfo, error) {
 	i := l.of
 	i.mu.Lock()
+	i.looked++
 	slow, mute, silent := i.slow, i.mute, i.silent
 	i.mu.Unlock()
 	if mute {

@@ -31,6 +31,7 @@ type Peer struct {
 	picked atomic.Uint64
 
 	wake chan struct{} // something is to be looked at by the target's goroutine
+	room chan struct{} // the same for its room, which relief asks for at a pace of its own
 	away chan string   // the reason of a GoAway
 	gone chan struct{} // closed when the peer is over
 
@@ -53,7 +54,7 @@ type view struct {
 
 func newPeer(url string, changed func()) *Peer {
 	return &Peer{
-		url: url, wake: make(chan struct{}, 1), away: make(chan string, 1), gone: make(chan struct{}), next: make(chan struct{}),
+		url: url, wake: make(chan struct{}, 1), room: make(chan struct{}, 1), away: make(chan string, 1), gone: make(chan struct{}), next: make(chan struct{}),
 		aliases: map[string]struct{}{}, changed: changed,
 	}
 }
@@ -88,12 +89,15 @@ func (p *Peer) Refresh() {
 }
 
 // refreshed is Refresh with a channel that is closed when the answer has come, or
-// will not.
+// will not, and for those who see to it themselves that they do not ask too often.
 func (p *Peer) refreshed() <-chan struct{} {
 	p.mu.Lock()
 	next := p.next
 	p.mu.Unlock()
-	p.Refresh()
+	select {
+	case p.room <- struct{}{}:
+	default:
+	}
 	return next
 }
 

@@ -300,8 +300,9 @@ func (r *Registry) publish() {
 
 // Pick picks a peer for a call. It waits at most for two things, within ctx: for
 // the first answers of peers, when the registry has just begun; and when all
-// candidates are full, for the answers of those that were not heard within the
-// last second, asked at most once a second.
+// candidates are full, for the answers of those that were not heard for a while, asked
+// by all who wait together: 50 ms as long as asking finds room, and up to a second
+// while it does not.
 //
 // The error is an *conduit.Error of outcome not_sent: no_capacity, cordoned,
 // draining, plugin_starting, peer_unreachable, or one of the _not_found reasons.

@@ -45,6 +45,9 @@ const (
 	simPause, simLook, simShare = 500 * time.Millisecond, 20 * time.Millisecond, 20
 	// simTold is how long it may take until a caller has been told of room.
 	simTold = simLook + simPause + 4*simMost
+	// simWay is how long news of room may be on its way, and the call that it lets go: who
+	// is younger cannot be known, by whatever rule.
+	simWay = 2 * simMost
 )
 
 // sim is one run. Each caller has a registry and a locator of its own, the real ones,
@@ -59,6 +62,7 @@ type sim struct {
 	random *rand.Rand
 	began  time.Time
 	joined time.Time
+	pool   int // units held in the one pool that figures.lost is about
 	figures
 }
 
@@ -66,11 +70,16 @@ type sim struct {
 type figures struct {
 	calls    int
 	refusals int // by instances that had no room when the Invoke came
+	asked    int // questions who a peer is, which are those for its room but for the first
 	// Calls that ended with no_capacity: all; those at whose end an instance had room;
-	// and those that were not sent though one had room that nobody had made use of for
-	// longer than it takes to be told of it.
-	full, wrong, untold int
-	over                int // admissions beyond the total of an instance
+	// those at whose end one had had it, and nobody made use of it, for longer than the
+	// news takes; and those that were not sent though that was longer than it takes to be
+	// told of it.
+	full, wrong, late, untold int
+	over                      int // admissions beyond the total of an instance
+	// lost are the calls that one pool of all units would have refused, which knows all
+	// at once: at full load there are some, whatever the rule.
+	lost int
 
 	// Invokes that came within simWindow after the join: all, and those to who joined;
 	// and the same in each second of it.
@@ -83,7 +92,10 @@ func (f *figures) add(one *figures) {
 	f.calls += one.calls
 	f.refusals += one.refusals
 	f.full += one.full
+	f.asked += one.asked
 	f.wrong += one.wrong
+	f.late += one.late
+	f.lost += one.lost
 	f.untold += one.untold
 	f.over += one.over
 }
@@ -147,6 +159,8 @@ func runSim(t *testing.T, policy registry.Policy, callers int, load float64, see
 					t.Fatal(err)
 				}
 				i.admitted(r)
+				s.pool += simUnits
+				s.leavePool()
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -217,6 +231,7 @@ func (s *sim) caller(ctx context.Context, all *sync.WaitGroup, each time.Duratio
 
 // call makes one call and judges how it ends.
 func (s *sim) call(ctx context.Context, target conduit.Invoker) {
+	s.inPool()
 	x := target.Invoke(ctx, &conduit.Invocation{Method: "Create", Units: simUnits, Last: true})
 	_, err := x.Recv(ctx)
 	if err == nil {
@@ -246,10 +261,41 @@ func (s *sim) call(ctx context.Context, target conduit.Invoker) {
 		if since > 0 {
 			s.wrong++
 		}
+		if since > simWay {
+			s.late++
+		}
 		if since > simTold && e.Outcome == conduit.NotSent {
 			s.untold++
 		}
 	}
+}
+
+// inPool has a call held by the pool, if it has room.
+func (s *sim) inPool() {
+	total := simTotal * (simInstances - 1)
+	s.mu.Lock()
+	if !time.Now().Before(s.joined) {
+		total += simTotal
+	}
+	room := s.pool+simUnits <= total
+	if room {
+		s.pool += simUnits
+	} else {
+		s.lost++
+	}
+	s.mu.Unlock()
+	if room {
+		s.leavePool()
+	}
+}
+
+// leavePool gives what a call holds of the pool back, by chance.
+func (s *sim) leavePool() {
+	time.AfterFunc(s.exponential(simHeld), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pool -= simUnits
+	})
 }
 
 // admitted counts units that a call holds from now on, and gives them back by chance.
@@ -410,6 +456,7 @@ func (l *simLink) WhoAreYou(ctx context.Context, digest []byte) (*conduitv1.Inst
 	answered := make(chan struct{})
 	s := l.i.s
 	s.mu.Lock()
+	s.asked++
 	l.packet(&l.up, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -518,7 +565,7 @@ func TestCapacity(t *testing.T) {
 	if *simSeeds > 0 {
 		rows, seeds, limit = nil, *simSeeds, 0.22
 		for _, callers := range []int{1, 3, 10, 50} {
-			for _, load := range []float64{0.33, 0.67, 0.9, 1} {
+			for _, load := range []float64{0.33, 0.67, 0.9, 0.95, 1} {
 				rows = append(rows, simRow{registry.P2C, callers, load})
 			}
 		}
@@ -526,7 +573,7 @@ func TestCapacity(t *testing.T) {
 	}
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "policy\tcallers\tload\tcalls\tshare of the joiner\tworst second\trefusals\tno_capacity\tfalse\tuntold\tover\t")
+	fmt.Fprintln(table, "policy\tcallers\tload\tcalls\tshare of the joiner\tworst second\trefusals\tasked\tno_capacity\tpool\tfalse\tlate\tuntold\tover\t")
 	for _, row := range rows {
 		var sum figures
 		share, worst := 0.0, 0.0
@@ -537,8 +584,8 @@ func TestCapacity(t *testing.T) {
 			worst = max(worst, f.worst())
 		}
 		what := fmt.Sprintf("%s, %d callers, %.0f %%", row.policy, row.callers, row.load*100)
-		fmt.Fprintf(table, "%s\t%d\t%.0f %%\t%d\t%.3f\t%.2f\t%d\t%d\t%d\t%d\t%d\t\n", row.policy, row.callers, row.load*100,
-			sum.calls, share, worst, sum.refusals, sum.full, sum.wrong, sum.untold, sum.over)
+		fmt.Fprintf(table, "%s\t%d\t%.0f %%\t%d\t%.3f\t%.2f\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", row.policy, row.callers, row.load*100,
+			sum.calls, share, worst, sum.refusals, sum.asked, sum.full, sum.lost, sum.wrong, sum.late, sum.untold, sum.over)
 		if sum.calls == 0 || sum.over != 0 {
 			t.Errorf("%s: %d calls, %d admissions beyond an instance's total", what, sum.calls, sum.over)
 		}
@@ -551,6 +598,10 @@ func TestCapacity(t *testing.T) {
 		}
 		if share > limit {
 			t.Errorf("%s: the joiner got %.3f of all calls, more than %.2f", what, share, limit)
+		}
+		// About as many as one pool of all units would refuse; twice that is far off.
+		if seeds >= 20 && sum.full > 2*sum.lost {
+			t.Errorf("%s: no_capacity was told %d times, and one pool would have refused %d calls", what, sum.full, sum.lost)
 		}
 		if sum.untold > 0 || row.load < 1 && sum.wrong > 0 {
 			t.Errorf("%s: no_capacity was told %d times while there was room, %d times though it was known", what, sum.wrong, sum.untold)

@@ -330,6 +330,7 @@ func (t *target) watch(ctx context.Context, p *Peer) error {
 			return t.farewell(ctx, p, reason)
 		case <-timer.C:
 			wake = p.wake
+		case <-p.room:
 		case <-wake:
 			if rest := questions.Reserve().Delay(); rest > 0 {
 				wake = nil
@@ -347,7 +348,9 @@ func (t *target) watch(ctx context.Context, p *Peer) error {
 			}
 			return fmt.Errorf("it did not answer: %w", err)
 		}
-		timer.Reset(jitter(t.r.o.Refresh))
+		if wake != nil { // else it is set for the end of the pause
+			timer.Reset(jitter(t.r.o.Refresh))
+		}
 	}
 }
 

@@ -14,9 +14,20 @@ full() {
 	go test -tags full -count 1 -timeout 10m -run "$2" "$1"
 }
 
-# A cluster of five is restarted one by one under calls.
+# A cluster of five is restarted one by one under 2,000 calls a second, ten times by each
+# way in, or as often as there is time for: no call may fail, of whatever kind.
 part_rolling() {
-	(cd benchmarks && go run . -scenario rolling -rounds 2)
+	(cd benchmarks && go run . -scenario rolling -rounds 10 -within 90s)
+}
+
+# Discovery by DNS against a server that we did not write.
+part_dnsmasq() {
+	bash scripts/dnsmasq.sh
+}
+
+# Ten instances that host matches, and callers at and beyond what they have room for.
+part_capacity() {
+	full ./integration '^TestFullCapacity$'
 }
 
 # The store's process is killed in the middle of commits and of compactions; a disk of its own is filled.

@@ -29,9 +29,11 @@ const keepAlive = 15 * time.Second
 
 // dial makes a link: TCP, TLS, upgrade, and the other end's Hello, all within
 // ctx. The error is complete but for the call's address and method. adapt changes
-// what the template says of the link's hooks.
-func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*link.Conn, *conduit.Error) {
+// what the template says of the link's hooks; within is what errors say of the time that
+// ctx leaves.
+func (c *Client) dial(ctx context.Context, k key, within time.Duration, adapt func(*link.Options)) (*link.Conn, *conduit.Error) {
 	stop := func() bool { return true }
+	connected := false
 	dialer := *c.dialer
 	if c.o.TLSOf != nil {
 		dialer.TLSClientConfig = overHTTP1(c.o.TLSOf())
@@ -39,6 +41,7 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := c.dialer.NetDialContext(ctx, network, addr)
 		if err == nil {
+			connected = true
 			conn = &handshake{Conn: conn, left: maxHandshake}
 			// gorilla minds the context's deadline, but not its cancellation.
 			stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -64,7 +67,7 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 		if resp != nil {
 			return nil, k.scrub(c.explainAnswer(k, resp, err))
 		}
-		return nil, k.scrub(c.explainDial(ctx, k.url, err))
+		return nil, k.scrub(explainDial(ctx, k.url, connected, within, err))
 	}
 	if h, ok := bare(ws.NetConn()).(*handshake); ok {
 		h.over.Store(true)
@@ -114,7 +117,7 @@ func (c *Client) dial(ctx context.Context, k key, adapt func(*link.Options)) (*l
 		e.Peer = k.url
 		if e.Code == conduit.DeadlineExceeded || e.Code == conduit.Canceled {
 			// The dial's time, not the call's: said so, and another peer may do better.
-			return nil, unreachable(k.url, fmt.Sprintf("no Hello within %v", c.o.DialTimeout), err)
+			return nil, unreachable(k.url, fmt.Sprintf("no Hello within %v", within), err)
 		}
 		return nil, k.scrub(&e)
 	}
@@ -186,8 +189,9 @@ func answerError(url string, code conduit.Code, reason string, retryable bool, f
 	}
 }
 
-// explainDial says why no answer came.
-func (c *Client) explainDial(ctx context.Context, url string, err error) *conduit.Error {
+// explainDial says why no answer came, to a connection that was made or was not, in the
+// time that there was.
+func explainDial(ctx context.Context, url string, connected bool, within time.Duration, err error) *conduit.Error {
 	why := err.Error()
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Err != nil {
 		why = e.Err.Error()
@@ -199,7 +203,10 @@ func (c *Client) explainDial(ctx context.Context, url string, err error) *condui
 	case isDNS && !dns.IsTimeout:
 		why = "the host's name does not resolve: " + dns.Err
 	case ctx.Err() != nil || isTimeout(err): // then the connection was closed by this end
-		why = fmt.Sprintf("no answer within %v", c.o.DialTimeout)
+		why = fmt.Sprintf("no answer within %v: nothing takes the connection; is the host down, or does a firewall drop it?", within)
+		if connected {
+			why = fmt.Sprintf("no answer within %v: it takes the connection, and then answers nothing: is it an instance, and does it run or hang?", within)
+		}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		why = "connection refused: nothing listens there"
 	case notTLS:

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -22,7 +23,9 @@ type LinkHooks struct {
 
 // DialLink makes one new link to a URL, with the Client's session, and returns it
 // once the peer's Hello has come. It keeps no link for later and makes no pauses
-// between attempts: whoever calls it does. The error is that of [Peer.Connect].
+// between attempts: whoever calls it does. The error is that of [Peer.Connect], but for
+// one thing: a deadline of ctx is the limit of this one dial, so when it has passed the
+// error says what the peer did not do until then.
 //
 // The caller owns the link and closes it: it is not closed for idleness. Close of
 // the Client ends it as well.
@@ -35,6 +38,10 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 	if bad != nil {
 		return nil, bad
 	}
+	within := c.o.DialTimeout
+	if at, ok := ctx.Deadline(); ok {
+		within = min(within, time.Until(at).Round(10*time.Millisecond))
+	}
 	cancelable, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	dialCtx, free := context.WithTimeout(cancelable, c.o.DialTimeout)
@@ -45,7 +52,7 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 	done := make(chan struct{})
 	if !c.spawn(func() { // so that Close waits for it
 		defer close(done)
-		conn, err = c.dialOwned(dialCtx, key{clean, session}, hooks)
+		conn, err = c.dialOwned(dialCtx, key{clean, session}, within, hooks)
 	}) {
 		return nil, errClientClosed()
 	}
@@ -53,7 +60,7 @@ func (c *Client) DialLink(ctx context.Context, url string, hooks LinkHooks) (*li
 	switch {
 	case err == nil:
 		return conn, nil
-	case ctx.Err() != nil: // the caller's doing, not the peer's
+	case errors.Is(ctx.Err(), context.Canceled): // the caller's doing, not the peer's
 		return nil, conduit.FromContext(ctx, conduit.NotSent)
 	}
 	return nil, err
@@ -66,9 +73,9 @@ func (c *Client) ended(own *pooled) {
 }
 
 // dialOwned makes a link that its caller closes.
-func (c *Client) dialOwned(ctx context.Context, k key, hooks LinkHooks) (*link.Conn, *conduit.Error) {
+func (c *Client) dialOwned(ctx context.Context, k key, within time.Duration, hooks LinkHooks) (*link.Conn, *conduit.Error) {
 	own := &pooled{opened: time.Now(), gone: make(chan struct{})}
-	conn, err := c.dial(ctx, k, func(o *link.Options) {
+	conn, err := c.dial(ctx, k, within, func(o *link.Options) {
 		template := o.OnClose
 		o.OnClose = func(err error) {
 			c.ended(own)

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -178,6 +179,50 @@ func TestDialLinkClosedClient(t *testing.T) {
 	wait(t, asked, "the next dial")
 	cancel()
 	want(t, wait(t, result, "its end"), conduit.Canceled, conduit.ReasonCanceled, conduit.NotSent)
+}
+
+// passed is a context whose deadline passes when done is closed.
+type passed struct {
+	context.Context //nolint:containedctx // it is one
+
+	done chan struct{}
+}
+
+func (p passed) Done() <-chan struct{} { return p.done }
+
+func (p passed) Err() error {
+	select {
+	case <-p.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// Who takes the connection and says nothing more is not called a passed deadline, though
+// the one that passes is the caller's.
+func TestDialLinkToTheMute(t *testing.T) {
+	ctx := testContext(t)
+	mute, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	late := passed{ctx, make(chan struct{})}
+	go func() { // the deadline passes when the upgrade has been asked for, and not before
+		if c, err := mute.Accept(); err == nil {
+			defer c.Close()
+			_, _ = c.Read(make([]byte, 1))
+			close(late.done)
+			_, _ = io.Copy(io.Discard, c)
+		}
+	}()
+	url := "ws://" + mute.Addr().String()
+	_, err = dialer(t, ClientOptions{}).DialLink(late, url, LinkHooks{})
+	e := want(t, err, conduit.Unavailable, conduit.ReasonPeerUnreachable, conduit.NotSent)
+	if !strings.Contains(e.Message, "it takes the connection, and then answers nothing") || !strings.Contains(e.Message, url) {
+		t.Errorf("%v", e)
+	}
 }
 
 // The errors of DialLink are those of Connect.

@@ -263,7 +263,7 @@ func (p *Peer) connect(ctx context.Context) (*pooled, *conduit.Error) {
 	pl := &pooled{opened: time.Now(), gone: make(chan struct{})}
 	pl.timer = time.AfterFunc(time.Hour, func() { p.reap(pl) })
 	pl.timer.Stop()
-	conn, err := p.c.dial(ctx, p.k, func(o *link.Options) {
+	conn, err := p.c.dial(ctx, p.k, p.c.o.DialTimeout, func(o *link.Options) {
 		template := o.OnClose
 		o.OnClose = func(err error) {
 			p.ended(pl, err)

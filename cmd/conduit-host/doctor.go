@@ -63,6 +63,7 @@ func (f *findings) judge(check string, err error, format string, args ...any) {
 }
 
 func (a *app) doctorCommand() *cobra.Command {
+	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Finds what is wrong with this machine, the configuration and the cluster",
@@ -75,19 +76,27 @@ serve takes, changes nothing, and looks at:
   files        how many may be open at once
   sandbox      whether this kernel can confine plugins as host.sandbox says
   discovery    what DNS says of discovery.srv.name
+  links        whether each peer that discovery names leads to one instance, to this one, or
+               to one that another leads to as well; it makes some links, without a session
+  clock        whether the clocks of these peers are this machine's
+  idle         with --idle, whether something on the way to them cuts silent links
   instance     whether the instance of this configuration runs and answers
   peers        what that instance finds wrong with others: two with one id, unreachable ones
 
 The exit status is 1 if there is a problem. A warning is none.`,
-		Example: "  conduit-host doctor --config conduit.yaml\n  conduit-host doctor --mode worker --name worker-1 -o json",
+		Example: "  conduit-host doctor --config conduit.yaml\n  conduit-host doctor --mode worker --name worker-1 -o json\n  conduit-host doctor --config conduit.yaml --idle 30s",
 		Args:    takes(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), idle) },
 	}
+	cmd.Flags().DurationVar(&idle, "idle", 0, "say nothing on a link to each peer for so long, or until it is cut or the peer says something; 0 = do not")
 	a.addKeyFlags(cmd, everyKey)
 	return cmd
 }
 
-func (a *app) doctor(ctx context.Context) error {
+func (a *app) doctor(ctx context.Context, idle time.Duration) error {
+	if idle < 0 {
+		return usagef("--idle %v is less than nothing", idle)
+	}
 	if len(a.peers) > 0 || a.session != "" {
 		return usagef("doctor is for this machine: leave --peer and --session out; `conduit-host ls instances --peer URL` says what another one finds")
 	}
@@ -100,8 +109,9 @@ func (a *app) doctor(ctx context.Context) error {
 	examinePorts(ctx, &f, c, running)
 	examineFiles(&f, c)
 	examineSandbox(&f, c)
-	examineDNS(ctx, &f, c)
-	examinePeers(ctx, &f, c, running)
+	listed, srv := examineDNS(ctx, &f, c)
+	self := examinePeers(ctx, &f, c, running)
+	examineLinks(ctx, &f, c, listed, dialOf(srv), self, idle)
 	if err := ctx.Err(); err != nil {
 		return blame(ctx, err)
 	}
@@ -246,19 +256,20 @@ func examineSandbox(f *findings, c *config.Config) {
 	}
 }
 
-func examineDNS(ctx context.Context, f *findings, c *config.Config) {
+// examineDNS returns the peers that DNS names, and what knows their addresses.
+func examineDNS(ctx context.Context, f *findings, c *config.Config) ([]string, *discovery.SRV) {
 	const check = "discovery"
 	name := c.String("discovery.srv.name")
 	if name == "" {
 		f.add(check, findingOK, "no discovery.srv.name; the list of discovery.static has %d entries", len(c.List("discovery.static")))
-		return
+		return nil, nil
 	}
 	srv, err := discovery.NewSRV(discovery.SRVOptions{
 		Name: name, Servers: c.List("discovery.srv.servers"), Interval: time.Second, Insecure: c.Bool("cluster.insecure"),
 	})
 	if err != nil {
 		f.add(check, findingProblem, "discovery.srv: %v", err)
-		return
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -272,10 +283,10 @@ func examineDNS(ctx context.Context, f *findings, c *config.Config) {
 	switch {
 	case err != nil:
 		f.add(check, findingProblem, "discovery.srv: %v", err)
-		return
+		return nil, nil
 	case got == nil:
 		f.add(check, findingProblem, "no DNS server has answered for %s in %v; check discovery.srv.servers, or /etc/resolv.conf, and the way there", name, lookupTime)
-		return
+		return nil, nil
 	}
 	for _, p := range got.Problems {
 		f.add(check, findingProblem, "%s: %v; mend the record, or discovery.srv.servers", p.Entry, p.Err)
@@ -286,28 +297,31 @@ func examineDNS(ctx context.Context, f *findings, c *config.Config) {
 	case len(got.Problems) == 0:
 		f.add(check, findingWarning, "%s lists no host; add SRV records, or correct discovery.srv.name", name)
 	}
+	return got.Peers, srv
 }
 
-func examinePeers(ctx context.Context, f *findings, c *config.Config, running bool) {
+// examinePeers returns the id of the instance that runs; empty = none does.
+func examinePeers(ctx context.Context, f *findings, c *config.Config, running bool) (self string) {
 	name := c.String("name")
 	if !running {
 		f.add("instance", findingSkipped, "no instance %s runs here; what it finds wrong with its peers is shown while it does", name)
-		return
+		return ""
 	}
 	conn, err := dialDoor(ctx, c.Socket())
 	if err != nil {
 		f.judge("instance", err, "")
-		return
+		return ""
 	}
 	defer func() { _ = conn.Close() }() // the questions are answered
 	all, err := instances(ctx, conn)
 	f.judge("instance", err, "%s runs and answers", name)
 	if err != nil {
-		return
+		return ""
 	}
 	for _, p := range all[1:] {
 		examinePeer(f, p)
 	}
+	return all[0].GetInfo().GetInstance()
 }
 
 func examinePeer(f *findings, p *conduitv1.PeerInfo) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -29,8 +30,9 @@ printed on standard error and logged.
 
 SIGTERM, Ctrl-C or conduit-host drain drains: /readyz says 503, no new call is
 taken, those under way finish within drain.timeout, then plugins and listeners stop.
-A second signal cuts that short. SIGHUP reads the configuration again and takes
-over discovery.static, host.attributes and host.attributes_file.
+A second signal cuts that short. When the configuration file has changed, and on
+SIGHUP, the configuration is read again, and discovery.static, host.attributes and
+host.attributes_file are taken over.
 
 Every key of the configuration is a flag, an environment variable and an entry of
 the file; see docs/configuration.md, and conduit-host config explain.
@@ -60,6 +62,7 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	files, blank := a.watchConfig(c), isBlank(a.configFile)
 	i := newInstance(c, newLogger(c, a.stderr), a.stderr)
 	defer i.close(ctx)
 
@@ -87,6 +90,12 @@ func (a *app) serve(ctx context.Context) error {
 		i.log.Info("draining", "timeout", c.Duration("drain.timeout").String(), "delay", c.Duration("drain.delay").String())
 		return i.drainUntil(ctx, signals)
 	}
+	watching, unwatch := context.WithCancel(ctx)
+	changed := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { files.run(watching, changed) })
+	defer watch.Wait()
+	defer unwatch()
 	for ready, isReady := i.host.ready(), false; ; {
 		select {
 		case <-ready:
@@ -100,11 +109,10 @@ func (a *app) serve(ctx context.Context) error {
 			}
 			return err
 		case <-reloads:
-			if c, err := a.loadConfig(); err != nil {
-				i.log.Error("reload: everything is left as it was", "error", err)
-			} else {
-				i.reload(c)
-			}
+			files.took() // before it is read: what is written meanwhile is a change
+			a.reread(i, "SIGHUP", blank)
+		case <-changed:
+			a.reread(i, "a file of the configuration has changed", blank)
 		case <-i.drainAsked:
 			return drain()
 		case err := <-i.failed:

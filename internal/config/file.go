@@ -12,9 +12,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxFile is how large a configuration file may be. Whoever hands over more
+// MaxFile is how large a configuration file may be, in bytes. Whoever hands over more
 // named the wrong file.
-const maxFile = 1 << 20
+const MaxFile = 1 << 20
 
 // text is what a layer says of a key, before it is understood.
 type text struct {
@@ -34,11 +34,11 @@ func readFile(path string, keys []Key) (map[string]text, []Problem) {
 	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() && !info.IsDir() && path != os.DevNull {
 		return nil, []Problem{{Where: path, Message: "is a pipe or a device, and the configuration is read more than once, as on SIGHUP; write it to a file"}}
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
 		return nil, []Problem{{Where: path, Message: "the configuration file cannot be read: " + cause(err)}}
 	}
-	if len(data) > maxFile {
+	if len(data) > MaxFile {
 		return nil, []Problem{{Where: path, Message: "is larger than 1MiB: that is no configuration file"}}
 	}
 	return parseFile(path, data, keys)

@@ -392,7 +392,7 @@ func bomb() string {
 
 func TestFileCannotBeRead(t *testing.T) {
 	large := filepath.Join(t.TempDir(), "large.yaml")
-	if err := os.WriteFile(large, make([]byte, maxFile+1), 0o600); err != nil {
+	if err := os.WriteFile(large, make([]byte, MaxFile+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
