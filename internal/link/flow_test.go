@@ -57,7 +57,7 @@ func TestUnreadStreams(t *testing.T) {
 				unread = append(unread, c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "Flood", Last: true, Streaming: true}))
 			}
 			time.Sleep(30 * time.Second)
-			if windows, held := mem.usage(); windows > 2<<20 || held > 2<<20 {
+			if windows, held := mem.Usage(); windows > 2<<20 || held > 2<<20 {
 				t.Errorf("%d promised, %d held of %d", windows, held, 4<<20)
 			}
 			c.mu.Lock()
