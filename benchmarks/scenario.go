@@ -27,6 +27,10 @@ func scenarios() map[string]scenario {
 			about: fmt.Sprintf("%d calls are under way at one of two workers when it is killed with SIGKILL. The reset is when a connection that carries nothing sees the worker gone. "+
 				"When the last of them has failed, %d calls that may go anywhere are made, one after another: one that had to be tried twice was sent to the dead worker first.", pendingCalls, laterCalls),
 		},
+		"line": {
+			rounds: 5, limit: 8 * time.Minute, run: lineScenario,
+			about: "small calls at a fixed rate beside large transfers over the same connection, of each system in turn; a small call's latency counts from when it was to begin.",
+		},
 		"rolling": {
 			rounds: 3, limit: 10 * time.Minute, run: rollingScenario,
 			about: fmt.Sprintf("%d workers get SIGTERM, end, start again and say that they are ready, one after another, each of them once a round. "+

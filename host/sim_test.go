@@ -35,7 +35,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("sim.seeds", 150, "how many seeds the simulation of clusters runs")         //nolint:gochecknoglobals // a flag
+	simSeeds = flag.Int("sim.seeds", 40, "how many seeds the simulation of clusters runs")          //nolint:gochecknoglobals // a flag
 	simFirst = flag.Uint64("sim.first", 1, "the first seed of the simulation of clusters")          //nolint:gochecknoglobals // a flag
 	simSeed  = flag.Uint64("sim.seed", 0, "run this one seed of the simulation of clusters, alone") //nolint:gochecknoglobals // a flag
 )
