@@ -42,12 +42,14 @@ SWAPS ?= 100
 # What to hand to `make bench-store`, as in STORE_ARGS='-rounds 1 -resources 50000'.
 STORE_ARGS ?=
 
-# How often `make sim-capacity` runs each row of its table.
-SEEDS ?= 20
+# How many seeds `make sim` runs (100000), and how often `make sim-capacity` runs each row
+# of its table (20); FIRST is the first seed of `make sim`.
+SEEDS ?=
+FIRST ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full race fuzz bench bench-pick sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -92,8 +94,12 @@ bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
 bench-pick: ## Measure the choice among 10 to 10,000 peers
 	$(GO) test -run '^$$' -bench Pick $(BENCHFLAGS) ./registry
 
+sim: ## Simulate clusters that fail in each way: SEEDS (100000) worlds from seed FIRST on
+	$(GO) test -count 1 -run '^TestSim$$' -timeout 24h ./internal/link -sim.seeds $(or $(SEEDS),100000)
+	$(GO) test -count 1 -run '^TestSim$$' -timeout 24h ./host -sim.first $(FIRST) -sim.seeds $(or $(SEEDS),100000)
+
 sim-capacity: ## Simulate picks with network delay: joiners, false refusals (SEEDS)
-	$(GO) test -run '^TestCapacity$$' -v -timeout 30m ./registry -sim.seeds $(SEEDS)
+	$(GO) test -run '^TestCapacity$$' -v -timeout 30m ./registry -sim.seeds $(or $(SEEDS),20)
 
 bench-cluster: ## Kill workers, and restart five, under calls (KILLS, ROLLS)
 	cd benchmarks && $(GO) run . -scenario kill -rounds $(KILLS)

@@ -165,6 +165,9 @@ func play(role string, args []string, stdin io.Reader, stdout io.Writer) error {
 func roles() map[string]func(args []string, stdin io.Reader, stdout io.Writer) error {
 	return map[string]func([]string, io.Reader, io.Writer) error{
 		"caller":         playCaller,
+		"line-caller":    playLineCaller,
+		"line-server":    playLineServer,
+		"grpc-server":    playGRPCServer,
 		"nats-server":    playNATSServer,
 		"nats-responder": playNATSResponder,
 		"floor-relay":    playRelay,

@@ -31,6 +31,10 @@ func scenarios() map[string]scenario {
 			rounds: 3, limit: 30 * time.Minute, run: storeScenario,
 			about: "stores that do the same work side by side: `plugins/txpersist` called directly and as an element, bbolt used directly, PostgreSQL 15.",
 		},
+		"line": {
+			rounds: 5, limit: 8 * time.Minute, run: lineScenario,
+			about: "small calls at a fixed rate beside large transfers over the same connection, of each system in turn; a small call's latency counts from when it was to begin.",
+		},
 		"rolling": {
 			rounds: 3, limit: 10 * time.Minute, run: rollingScenario,
 			about: fmt.Sprintf("%d workers get SIGTERM, end, start again and say that they are ready, one after another, each of them once a round. "+

@@ -31,6 +31,7 @@ type generation struct {
 	number  uint64    // 0 until it serves
 	served  time.Time // since when it could
 	process *pluginlink.Process
+	over    <-chan struct{} // closed when the process has ended
 	box     *box
 	binary  *binary
 	sum     string // of the binary
@@ -182,7 +183,7 @@ func (g *generation) giveBack(units *budget.Reservation) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		select {
-		case <-g.process.Ended():
+		case <-g.over:
 		default:
 			if !g.gone {
 				g.held = append(g.held, units)

@@ -69,7 +69,7 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	}
 	g := newGeneration(e, d, e.h.o.Observer)
 	told.warnings = slices.Concat(box.warnings(), told.warnings)
-	g.process, g.box, g.binary, g.sum, g.told = p, box, b, b.sum, told
+	g.process, g.over, g.box, g.binary, g.sum, g.told = p, p.Ended(), box, b, b.sum, told
 	g.conn, err = p.OpenLink(ctx, link.Options{
 		Handler: elementCalls{h: e.h, g: g},
 		// Errors of this link are this instance's word; which element they are of says

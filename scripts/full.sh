@@ -62,6 +62,13 @@ part_percall() {
 	full ./integration '^TestFullPerCall'
 }
 
+# Links, and clusters of instances with plugins, that fail in each way, in fake time: as
+# many seeds as two minutes have room for; `make sim` runs more.
+part_sim() {
+	go test -count 1 -timeout 10m -run '^TestSim$' ./internal/link -sim.seeds 2000
+	go test -count 1 -timeout 10m -run '^TestSim$' ./host -sim.seeds 3000
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {

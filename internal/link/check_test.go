@@ -119,10 +119,3 @@ func checkCredit(tb testing.TB, a, b *Conn) {
 		}
 	}
 }
-
-// usage returns what is promised and what is held, in bytes.
-func (m *Memory) usage() (windows, held int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.windows, m.held
-}

@@ -35,7 +35,7 @@ func dump(what string, c *Conn) string {
 			}
 		}
 	}
-	w, h := c.memory.usage()
+	w, h := c.memory.Usage()
 	fmt.Fprintf(&b, "   memory: total %d windows %d held %d waiters %d\n", c.memory.total, w, h, c.memory.waiters.Len())
 	return b.String()
 }

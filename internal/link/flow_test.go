@@ -57,7 +57,7 @@ func TestUnreadStreams(t *testing.T) {
 				unread = append(unread, c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "Flood", Last: true, Streaming: true}))
 			}
 			time.Sleep(30 * time.Second)
-			if windows, held := mem.usage(); windows > 2<<20 || held > 2<<20 {
+			if windows, held := mem.Usage(); windows > 2<<20 || held > 2<<20 {
 				t.Errorf("%d promised, %d held of %d", windows, held, 4<<20)
 			}
 			c.mu.Lock()
@@ -96,6 +96,48 @@ func TestUnreadStreams(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of 10,000 streams that nobody reads a process holds what its memory has room for; the
+// others are refused, and nothing above it is ever promised.
+func TestTenThousandUnread(t *testing.T) {
+	bubble(t, "streams", func(t *testing.T) {
+		const total = 64 << 20
+		mem := NewMemory(total)
+		var unread []conduit.Exchange
+		refused := 0
+		for range 4 { // links of one process, with 2,500 streams each
+			c, _ := pair(t, Options{Memory: mem}, Options{Handler: handlerFunc(flood)})
+			if err := c.Ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for range 2500 {
+				unread = append(unread, c.Invoke(t.Context(), testRoute, &conduit.Invocation{Method: "Flood", Last: true, Streaming: true}))
+			}
+		}
+		time.Sleep(10 * time.Second)
+		windows, held := mem.Usage()
+		if windows > total/2 || windows+held > total {
+			t.Errorf("%d bytes are promised and %d held, of %d", windows, held, total)
+		}
+		if windows < total/4 {
+			t.Errorf("%d bytes are promised: these are not many streams", windows)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, x := range unread { // each has its messages, or was told that there is no memory
+			_, err := x.Recv(ctx)
+			if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == conduit.ReasonOverloaded && e.Outcome == conduit.NotSent && e.Retryable {
+				refused++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			x.Cancel(nil)
+		}
+		if served := len(unread) - refused; served < 2000 {
+			t.Errorf("of %d streams %d were served", len(unread), served)
+		}
+	})
 }
 
 // A server that does not read an upload stalls that upload alone.

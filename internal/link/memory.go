@@ -34,6 +34,14 @@ func NewMemory(total int64) *Memory {
 	return &Memory{start: time.Now(), total: total}
 }
 
+// Usage returns, in bytes, what is promised to calls and links, and what messages above
+// a window hold.
+func (m *Memory) Usage() (windows, held int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.windows, m.held
+}
+
 // takeWindow promises between least and want bytes, less as room gets short,
 // and returns 0 when even least does not fit.
 func (m *Memory) takeWindow(want, least int64) int64 {

@@ -150,7 +150,7 @@ func TestCancelledUploadGivesMemoryBack(t *testing.T) {
 				r.send(dataFrame(id, &conduitv1.Data{Bytes: make([]byte, 1000), More: true})) // had crossed
 			}
 			if r.take(); !host {
-				if windows, held := mem.usage(); windows > 20_000 || held != 0 {
+				if windows, held := mem.Usage(); windows > 20_000 || held != 0 {
 					t.Errorf("%d bytes are promised and %d held", windows, held)
 				}
 			}

@@ -323,7 +323,7 @@ func TestNoRerouteBeyondTheWindow(t *testing.T) {
 		if q := requestOf(s.plugin[0].take(), 1); !bytes.Equal(q.bytes, sent) {
 			t.Fatalf("the plugin got %d bytes in %d messages", len(q.bytes), len(q.sizes))
 		}
-		if w, _ := s.mem.usage(); w < DefaultRequestCredit {
+		if w, _ := s.mem.Usage(); w < DefaultRequestCredit {
 			t.Errorf("only %d bytes are accounted for", w)
 		}
 		s.plugin[0].send(failureFrame(1, refused("overloaded")))
@@ -351,7 +351,7 @@ func TestStreamedRequestIsRerouted(t *testing.T) {
 			if n := credits(s.caller.take(), 1); n != 0 {
 				t.Errorf("%d bytes were credited while it was parked", n)
 			}
-			if w, _ := s.mem.usage(); w < int64(len(sent)) {
+			if w, _ := s.mem.Usage(); w < int64(len(sent)) {
 				t.Errorf("%d bytes are accounted for, %d held", w, len(sent))
 			}
 			s.again(1, 2)
@@ -399,7 +399,7 @@ func TestCreditAfterAReroute(t *testing.T) {
 		if left += int64(credits(s.caller.take(), 1)); left != before {
 			t.Errorf("what the first had written was credited again: %d after %d", left, before)
 		}
-		if w, _ := s.mem.usage(); w < before+50*(1000+dataCost) { // a window, and what was credited
+		if w, _ := s.mem.Usage(); w < before+50*(1000+dataCost) { // a window, and what was credited
 			t.Errorf("%d bytes are counted: a window, and what was credited before, may wait at the second", w)
 		}
 		for range 10 {
@@ -1068,7 +1068,7 @@ func TestHeldMemory(t *testing.T) {
 		}
 		s.plugin[0].send(dataFrame(1, &conduitv1.Data{Last: true}))
 		s.answered(1, "an answer begins")
-		if w, held := s.mem.usage(); w != 0 || held != 0 {
+		if w, held := s.mem.Usage(); w != 0 || held != 0 {
 			t.Errorf("%d and %d bytes are still counted", w, held)
 		}
 	})

@@ -304,7 +304,7 @@ func TestSlowCallerOfASimplePluginCostsASecond(t *testing.T) {
 			if r.owner.ends[1] != 2 { // one call of each
 				t.Errorf("ends %v", r.owner.ends)
 			}
-			if _, held := r.memory.usage(); held != 0 {
+			if _, held := r.memory.Usage(); held != 0 {
 				t.Errorf("%d bytes are held", held)
 			}
 		})
