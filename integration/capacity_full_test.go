@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -127,7 +128,7 @@ func TestFullCapacity(t *testing.T) {
 	for n := range fullHosts {
 		w := prepare(t, []string{binary})
 		w.name = fmt.Sprintf("w%d", n)
-		w.launch("--budget-total", fmt.Sprint(2*fullPlaces))
+		w.launch("--budget-total", strconv.Itoa(2*fullPlaces))
 		workers = append(workers, w)
 	}
 	for _, w := range workers {
@@ -154,7 +155,7 @@ func TestFullCapacity(t *testing.T) {
 			})
 		}
 	}
-	free := fmt.Sprint(2 * fullPlaces)
+	free := strconv.Itoa(2 * fullPlaces)
 
 	const calls = 3000
 	l.run(ctx, fullHosts*fullPlaces-fullSpare, calls)
