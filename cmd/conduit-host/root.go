@@ -92,7 +92,7 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(),
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(), a.benchCommand(),
 		a.deployCommand(), a.undeployCommand(), a.enableCommand(), a.disableCommand(), a.restartCommand(), a.rollbackCommand(), a.cordonCommand(), a.uncordonCommand(),
 		a.idCommand(), a.configCommand(), a.doctorCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
