@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/signal"
@@ -30,7 +31,8 @@ printed on standard error and logged.
 SIGTERM, Ctrl-C or conduit-host drain drains: /readyz says 503, no new call is
 taken, those under way finish within drain.timeout, then plugins and listeners stop.
 A second signal cuts that short. SIGHUP reads the configuration again and takes
-over discovery.static, host.attributes and host.attributes_file.
+over what may change while it runs: discovery.static, host.attributes,
+host.attributes_file, log.level and the contents of certificates.
 
 Every key of the configuration is a flag, an environment variable and an entry of
 the file; see docs/configuration.md, and conduit-host config explain.
@@ -100,7 +102,11 @@ func (a *app) serve(ctx context.Context) error {
 			}
 			return err
 		case <-reloads:
-			if c, err := a.loadConfig(); err != nil {
+			c, err := a.loadConfig()
+			if err == nil {
+				err = a.refuseEmptied()
+			}
+			if err != nil {
 				i.log.Error("reload: everything is left as it was", "error", err)
 			} else {
 				i.reload(c)
@@ -113,4 +119,16 @@ func (a *app) serve(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// refuseEmptied keeps a reload from a configuration file that holds nothing. Such a file
+// is a valid one, but here it is one that is just being written.
+func (a *app) refuseEmptied() error {
+	if a.configFile == "" {
+		return nil
+	}
+	if text, err := os.ReadFile(a.configFile); err == nil && len(bytes.TrimSpace(text)) == 0 {
+		return configf("%s is empty, as while it is being written; write it aside and rename it, then reload again", a.configFile)
+	}
+	return nil
 }
