@@ -239,6 +239,7 @@ var layers = map[string]layer{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/knadh/koanf", yaml,
 			"github.com/dustin/go-humanize", hclog, protobuf, sync, sys,
 			"github.com/fsnotify/fsnotify", // plugin dev: sources that were saved
+			"github.com/coreos/go-systemd", // serve: that it is ready, for Type=notify
 			hdr,                            // bench: percentiles
 		},
 	},

@@ -123,6 +123,8 @@ func (a *app) changeCommand(cmd *cobra.Command, do func(ctx context.Context, c c
 	cmd.Args = takes(1, 1, "DEPLOYMENT")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.change(cmd.Context(), f, func(ctx context.Context, t target, c connection) error {
+			a.waits(cmd.Name() + " " + args[0])
+			defer a.waitsNoMore()
 			r, err := do(ctx, c, args[0])
 			if err != nil {
 				return err

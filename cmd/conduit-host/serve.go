@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 )
 
@@ -62,7 +63,7 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i := newInstance(c, newLogger(c, a.stderr), a.stderr)
+	i := newInstance(c, newLogger(c, a.stderr, a.coloured(a.stderr)), a.stderr)
 	defer i.close(ctx)
 
 	starting, cancel := context.WithCancelCause(ctx)
@@ -86,6 +87,7 @@ func (a *app) serve(ctx context.Context) error {
 	}
 
 	drain := func() error {
+		tellManager(i.log, daemon.SdNotifyStopping)
 		i.log.Info("draining", "timeout", c.Duration("drain.timeout").String(), "delay", c.Duration("drain.delay").String())
 		return i.drainUntil(ctx, signals)
 	}
@@ -93,6 +95,7 @@ func (a *app) serve(ctx context.Context) error {
 		select {
 		case <-ready:
 			i.log.Info("ready")
+			tellManager(i.log, daemon.SdNotifyReady)
 			ready, isReady = nil, true
 		case s := <-signals:
 			i.log.Info("a signal came", "signal", s.String())
