@@ -49,7 +49,7 @@ FIRST ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross release man generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -137,10 +137,22 @@ check-cross: ## Build what authors and clients import for other systems
 	GOOS=darwin GOARCH=arm64 $(GO) build ./...
 	GOOS=linux GOARCH=arm64 $(GO) build ./...
 
+release: ## Build static programs for Linux (amd64, arm64) into dist, with checksums (VERSION)
+	@GO='$(GO)' bash scripts/release.sh dist
+
+man: ## Write the man pages into dist/man
+	$(GO) run ./cmd/conduit-host man dist/man
+
 generate: $(TOOLS)/protoc-gen-go ## Write the code of proto/ anew
 	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh
 
-check-generate: $(TOOLS)/protoc-gen-go ## Fail if the code of proto/ is not what its definitions say
+check-release: ## Build static programs for Linux (amd64, arm64) into dist, with checksums (VERSION)
+	@GO='$(GO)' bash scripts/release.sh dist
+
+man: ## Write the man pages into dist/man
+	$(GO) run ./cmd/conduit-host man dist/man
+
+generate: $(TOOLS)/protoc-gen-go ## Fail if the code of proto/ is not what its definitions say
 	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh --check
 
 cover: ## Write coverage.html and print the total
@@ -152,7 +164,7 @@ ci: ## Do all that the continuous integration does
 	bash .ci/run
 
 clean: ## Remove what was built, but not the tools
-	rm -rf $(BIN) .demo coverage.out coverage.html
+	rm -rf $(BIN) dist .demo coverage.out coverage.html
 
 # Three minutes on two cores, once for each version.
 $(GOLANGCI):

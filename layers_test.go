@@ -35,6 +35,7 @@ const (
 	crypto     = "golang.org/x/crypto"
 	etcd       = "go.etcd.io/etcd/client/v3"
 	grpc       = "google.golang.org/grpc"
+	hdr        = "github.com/HdrHistogram/hdrhistogram-go"
 	hclog      = "github.com/hashicorp/go-hclog"
 	landlock   = "github.com/landlock-lsm/go-landlock"
 	miekg      = "github.com/miekg/dns"
@@ -225,11 +226,16 @@ var layers = map[string]layer{
 	"internal/ops": {
 		why: "health and profiling for the operator's own tools, from funcs that it is given",
 	},
+	"internal/loadgen": {
+		why:   "calls at a fixed rate, and how long each took from when it was due: whatever a call is, it is given as a func",
+		local: []string{"."},
+		third: []string{hdr},
+	},
 	"cmd/conduit-host": {
 		why: "flags, configuration, wiring, signals, exit codes: the one place where everything meets",
 		local: []string{
 			".", "address", "auth", "auth/boltstore", "auth/etcdstore", "budget", "client", "discovery", "gateway", "host",
-			"internal/builtin", "internal/certs", "internal/config", "internal/conformance", "internal/frame", "internal/link", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "internal/sandbox", "locator", "proto/conduit/v1", // sandbox: doctor says what this kernel can do
+			"internal/builtin", "internal/certs", "internal/config", "internal/conformance", "internal/frame", "internal/link", "internal/loadgen", "internal/manifest", "internal/metrics", "internal/ops", "internal/peerlink", "internal/pluginlink", "internal/router", "internal/safepath", "internal/sandbox", "locator", "proto/conduit/v1", // loadgen: bench; sandbox: doctor says what this kernel can do
 			"plugins/txpersist/client", "plugins/txpersist/store", "proto/conduit/persist", // persist: as any client, and on a file that no process has open; never the element itself
 			"registry", "transport",
 		},
@@ -237,6 +243,8 @@ var layers = map[string]layer{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/knadh/koanf", yaml,
 			"github.com/dustin/go-humanize", hclog, protobuf, sync, sys,
 			"github.com/fsnotify/fsnotify", // plugin dev: sources that were saved
+			"github.com/coreos/go-systemd", // serve: that it is ready, for Type=notify
+			hdr,                            // bench: percentiles
 		},
 	},
 

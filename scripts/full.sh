@@ -69,6 +69,18 @@ part_sim() {
 	go test -count 1 -timeout 10m -run '^TestSim$' ./host -sim.seeds 3000
 }
 
+# The objects for Kubernetes, as its API server decodes them.
+part_kubernetes() {
+	(cd deploy/kubernetes/check && go vet ./... && go test -count 1 ./...)
+}
+
+# What is shipped: a release that is the same twice and runs in an empty directory, and the
+# unit as systemd reads it.
+part_ship() {
+	bash scripts/need.sh systemd-analyze systemd
+	bash scripts/shipped.sh
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {

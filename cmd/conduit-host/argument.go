@@ -239,8 +239,9 @@ func anyTakesBytes(infos []*conduitv1.InstanceInfo, addr address.Address, method
 			continue
 		}
 		if i := slices.IndexFunc(s.Methods, func(m methodRow) bool { return m.Method == method }); i >= 0 {
-			types := s.Methods[i].ContentTypes
-			return len(types) == 1 && types[0] == conduit.ContentBytes
+			m := s.Methods[i]
+			// Its answers may be of another type, as those of an upload of bytes often are.
+			return slices.Contains(m.ContentTypes, conduit.ContentBytes) && (len(m.ContentTypes) == 1 || m.Request == "bytes")
 		}
 	}
 	return false

@@ -38,6 +38,7 @@ type callFlags struct {
 	raw         bool
 	parts       bool
 	all         bool
+	items       bool
 	contentType string
 	asUser      string // a file with the secret of the session to call as
 	// typed says that contentType was given: then the argument is not looked at.
@@ -57,6 +58,10 @@ input. Without it the method gets no argument. A method that takes bytes takes
 them as results are printed, as a JSON string in base64; a file or standard input
 it gets as it is. With --content-type the argument is sent unread. No more of it
 is read than a message may have: cluster.max_payload, 10MiB unless configured.
+
+With --items each line of the file or of standard input is a JSON value and a message
+of its own, for methods that take many. They are sent as they are read, and results
+are printed meanwhile; the end of the input is the last of them.
 
 A method with one result ends with it, one with many when it has sent them all.
 The call goes through the instance of this machine, or with --peer to one of the
@@ -79,6 +84,7 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 		Example: "  conduit-host call '*://greeter/greeter/example.Greeter' Greet '{\"name\":\"Ada\"}'\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Count 3 --timeout 5s --peer ws://127.0.0.1:7400\n" +
 			"  conduit-host call '*://greeter/greeter/example.Greeter' Counters --all -o json\n" +
+			"  conduit-host call '*://greeter/greeter/example.Greeter' Sum @numbers.ndjson --items\n" +
 			"  conduit-host call '*://store/store/example.Store' Put @photo.jpg --instance worker-1",
 		Args: takes(2, 3, "ADDRESS METHOD [JSON | @FILE | -]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,6 +100,7 @@ unavailable, no capacity or draining; 4 not permitted; 5 the deadline passed;
 	flags.BoolVar(&f.raw, "raw", false, "print the bytes of results as they are, with nothing between them")
 	flags.BoolVar(&f.parts, "part", false, "print the results of all parts, each line with its part's number (default: part 0, the return value, alone)")
 	flags.BoolVar(&f.all, "all", false, "call every node, and say which one each result is of")
+	flags.BoolVar(&f.items, "items", false, "send each line of @FILE or standard input, a JSON value, as a message of its own")
 	flags.StringVar(&f.asUser, "as-user", "", "call as the user whose session's secret is in @FILE")
 	flags.StringVar(&f.contentType, "content-type", conduit.ContentJSON, "what the argument is; anything but JSON is sent unread")
 	return cmd
@@ -105,6 +112,15 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 	addr, err := address.Parse(args[0])
 	if err != nil {
 		return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadAddress, conduit.NotSent, "%v", err)
+	}
+	var from *items
+	if f.items {
+		var done func()
+		if from, done, err = a.openItems(f, args); err != nil {
+			return err
+		}
+		defer done()
+		args = args[:2]
 	}
 	in, arg, err := a.invocation(f, args[1:])
 	if err != nil {
@@ -126,6 +142,9 @@ func (a *app) call(ctx context.Context, f *callFlags, args []string) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
+	}
+	if from != nil {
+		return blame(ctx, a.callItems(ctx, addr, in, from, f))
 	}
 	if f.all {
 		return blame(ctx, a.callAll(ctx, addr, in, arg, f))

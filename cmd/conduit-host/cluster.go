@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/discovery"
@@ -157,13 +159,13 @@ func (i *instance) reload(c *config.Config) {
 	if err := i.host.setAttributes(attributes); err != nil { // checked, so it is the host that cannot
 		i.log.Error("reload: the attributes of elements are left as they were", "error", err)
 	}
-	reloaded := []string{"discovery.static", "host.attributes", "host.attributes_file"}
+	i.log.SetLevel(hclog.LevelFromString(c.String("log.level")))
 	for _, v := range c.Values() {
-		if old := i.c.Value(v.Key.Name); v.Text != old.Text && !slices.Contains(reloaded, v.Key.Name) {
+		if old := i.c.Value(v.Key.Name); v.Text != old.Text && !v.Key.Reloadable {
 			i.log.Warn("reload: this key takes effect at the next start only", "key", v.Key.Name, "now", old.Text, "then", v.Text)
 		}
 	}
-	i.log.Info("reloaded", "discovery.static", strings.Join(c.List("discovery.static"), ","))
+	i.log.Info("reloaded", "log.level", c.String("log.level"), "discovery.static", strings.Join(c.List("discovery.static"), ","))
 }
 
 // Peers implements builtin.Peers.

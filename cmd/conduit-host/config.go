@@ -107,14 +107,25 @@ type explanation struct {
 	Value  string `json:"value"`
 	Source string `json:"source"`
 	Where  string `json:"where,omitempty"`
+	Doc    string `json:"doc"`
+	Reload bool   `json:"reload,omitempty"` // a new value counts on SIGHUP
 	Later  bool   `json:"later,omitempty"`
+}
+
+// meaning is Doc as the table shows it.
+func (e explanation) meaning() string {
+	doc := strings.ReplaceAll(e.Doc, "`", "")
+	if e.Reload {
+		doc += "; read again on SIGHUP"
+	}
+	return doc
 }
 
 func (a *app) configExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [KEY...]",
-		Short: "Shows each value with the place that it came from",
-		Long: "Shows each value, or those of the keys named, with the place that it came from. A value that cannot be\n" +
+		Short: "Shows each value, where it came from, and what it means",
+		Long: "Shows each value, or those of the keys named, with the place that it came from and what it means. A value that cannot be\n" +
 			"understood is left out and reported; then the exit status is 2.",
 		Example: "  conduit-host config explain --config conduit.yaml\n  conduit-host config explain drain.timeout cluster.listen -o json",
 		Args:    cobra.ArbitraryArgs,
@@ -139,10 +150,10 @@ func (a *app) explainConfig(wanted []string) error {
 		if len(wanted) > 0 && !slices.Contains(wanted, v.Key.Name) {
 			continue
 		}
-		rows = append(rows, explanation{Key: v.Key.Name, Value: v.Text, Source: v.Layer.String(), Where: v.Where, Later: v.Key.Later})
+		rows = append(rows, explanation{Key: v.Key.Name, Value: v.Text, Source: v.Layer.String(), Where: v.Where, Doc: v.Key.Doc, Reload: v.Key.Reloadable, Later: v.Key.Later})
 	}
 	err := a.print(rows, func(w io.Writer) {
-		fmt.Fprintln(w, "KEY\tVALUE\tSOURCE")
+		fmt.Fprintln(w, "KEY\tVALUE\tSOURCE\tMEANING")
 		for _, r := range rows {
 			source := r.Source
 			if r.Where != "" {
@@ -155,7 +166,7 @@ func (a *app) explainConfig(wanted []string) error {
 			if value == "" {
 				value = "-"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", r.Key, printable(value), printable(source))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Key, printable(value), printable(source), r.meaning())
 		}
 	})
 	return errors.Join(err, problems)

@@ -123,6 +123,8 @@ func (a *app) changeCommand(cmd *cobra.Command, do func(ctx context.Context, c c
 	cmd.Args = takes(1, 1, "DEPLOYMENT")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.change(cmd.Context(), f, func(ctx context.Context, t target, c connection) error {
+			a.waits(cmd.Name() + " " + args[0])
+			defer a.waitsNoMore()
 			r, err := do(ctx, c, args[0])
 			if err != nil {
 				return err
@@ -357,9 +359,9 @@ func deployItems(start *conduitv1.DeployStart, file *conduitv1.DeployFile, from 
 	}
 }
 
-// progress shows a person how far an upload is: on a terminal, and nowhere else.
+// progress shows a person how far an upload is.
 type progress struct {
-	w         io.Writer // nil = nobody looks
+	line      statusLine
 	name      string
 	size, now int64
 	last      time.Time
@@ -369,31 +371,20 @@ type progress struct {
 const progressPause = 100 * time.Millisecond
 
 func (a *app) newProgress(name string, size int64) *progress {
-	p := &progress{name: printable(name), size: size}
-	if isTerminal(a.stderr) && a.output == formatTable {
-		p.w = a.stderr
-	}
-	return p
+	return &progress{line: a.newStatusLine(), name: name, size: size}
 }
 
 func (p *progress) sent(n int) {
 	p.now += int64(n)
-	if p.w == nil {
-		return
-	}
 	const mib = 1 << 20
 	switch now := time.Now(); {
 	case p.now >= p.size:
-		fmt.Fprintf(p.w, "\r\x1b[K%s: sent %.1f MiB, waiting until it is ready", p.name, float64(p.size)/mib)
+		p.line.show("%s: sent %.1f MiB, waiting until it is ready", p.name, float64(p.size)/mib)
 	case now.Sub(p.last) >= progressPause:
 		p.last = now
-		fmt.Fprintf(p.w, "\r\x1b[K%s: %.1f of %.1f MiB", p.name, float64(p.now)/mib, float64(p.size)/mib)
+		p.line.show("%s: %.1f of %.1f MiB", p.name, float64(p.now)/mib, float64(p.size)/mib)
 	}
 }
 
 // done takes the line away.
-func (p *progress) done() {
-	if p.w != nil {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
-}
+func (p *progress) done() { p.line.clear() }

@@ -12,15 +12,15 @@ import (
 
 // newLogger makes the instance's logger. It is hclog since go-plugin logs so, and
 // what the plugins say comes through in the same form.
-func newLogger(c *config.Config, w io.Writer) hclog.Logger {
+func newLogger(c *config.Config, w io.Writer, coloured bool) hclog.Logger {
 	o := &hclog.LoggerOptions{
 		Name:       c.String("name"),
 		Level:      hclog.LevelFromString(c.String("log.level")),
 		Output:     w,
 		JSONFormat: c.String("log.format") == "json",
 	}
-	if isTerminal(w) {
-		o.Color = hclog.AutoColor
+	if coloured {
+		o.Color = hclog.ForceColor
 	}
 	return hclog.New(o)
 }

@@ -31,6 +31,7 @@ func (a *app) print(v any, table func(w io.Writer)) error {
 	if err != nil {
 		return err
 	}
+	a.waitsNoMore()
 	if _, err := a.stdout.Write(text); err != nil {
 		return outputError(err, conduit.Executed, "")
 	}

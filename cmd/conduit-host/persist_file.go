@@ -65,6 +65,8 @@ func storeFailure(err error) error {
 func (a *app) withFile(cmd *cobra.Command, file string, fn func(ctx context.Context, o store.Options) error) error {
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
+	a.waits(cmd.Name() + " " + file)
+	defer a.waitsNoMore()
 	o, err := storeOptions(ctx, file)
 	if err == nil {
 		err = fn(ctx, o)

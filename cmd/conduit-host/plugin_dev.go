@@ -109,7 +109,7 @@ func (a *app) dev(ctx context.Context, dir, name string) error {
 		return err
 	}
 	a.warn("everyone on this machine may call what is served here, as superuser: it is for development only")
-	i := newInstance(c, newLogger(c, a.stderr), a.stderr)
+	i := newInstance(c, newLogger(c, a.stderr, a.coloured(a.stderr)), a.stderr)
 	defer i.close(context.WithoutCancel(ctx))
 	if err := i.start(ctx); err != nil {
 		i.stopNow(ctx)

@@ -33,6 +33,8 @@ type app struct {
 	peers      []string
 	session    string
 	output     string
+	// unshow takes away the line that waits shows; nil: there is none.
+	unshow func()
 	// parsed says that the command line was understood, and output with it.
 	parsed bool
 }
@@ -92,9 +94,9 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.StringVar(&a.session, "session", "", "session secret: SECRET, @FILE or - for standard input (better: "+config.SessionEnv+")")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "how data is printed: "+strings.Join(formats(), ", "))
 	a.keys.AddFlags(flags, isGlobal)
-	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(),
+	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(), a.benchCommand(),
 		a.deployCommand(), a.undeployCommand(), a.enableCommand(), a.disableCommand(), a.restartCommand(), a.rollbackCommand(), a.cordonCommand(), a.uncordonCommand(),
-		a.idCommand(), a.configCommand(), a.doctorCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand())
+		a.idCommand(), a.configCommand(), a.doctorCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand(), a.manCommand())
 	root.InitDefaultCompletionCmd()
 	completionGroup(root)
 	return root

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 )
 
@@ -31,8 +32,9 @@ printed on standard error and logged.
 SIGTERM, Ctrl-C or conduit-host drain drains: /readyz says 503, no new call is
 taken, those under way finish within drain.timeout, then plugins and listeners stop.
 A second signal cuts that short. When the configuration file has changed, and on
-SIGHUP, the configuration is read again, and discovery.static, host.attributes and
-host.attributes_file are taken over.
+SIGHUP, the configuration is read again, and what may change while it runs is taken
+over: discovery.static, host.attributes, host.attributes_file, log.level and the
+contents of certificates.
 
 Every key of the configuration is a flag, an environment variable and an entry of
 the file; see docs/configuration.md, and conduit-host config explain.
@@ -63,7 +65,7 @@ func (a *app) serve(ctx context.Context) error {
 		return err
 	}
 	files, blank := a.watchConfig(c), isBlank(a.configFile)
-	i := newInstance(c, newLogger(c, a.stderr), a.stderr)
+	i := newInstance(c, newLogger(c, a.stderr, a.coloured(a.stderr)), a.stderr)
 	defer i.close(ctx)
 
 	starting, cancel := context.WithCancelCause(ctx)
@@ -87,6 +89,7 @@ func (a *app) serve(ctx context.Context) error {
 	}
 
 	drain := func() error {
+		tellManager(i.log, daemon.SdNotifyStopping)
 		i.log.Info("draining", "timeout", c.Duration("drain.timeout").String(), "delay", c.Duration("drain.delay").String())
 		return i.drainUntil(ctx, signals)
 	}
@@ -100,6 +103,7 @@ func (a *app) serve(ctx context.Context) error {
 		select {
 		case <-ready:
 			i.log.Info("ready")
+			tellManager(i.log, daemon.SdNotifyReady)
 			ready, isReady = nil, true
 		case s := <-signals:
 			i.log.Info("a signal came", "signal", s.String())

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,11 +33,12 @@ import (
 //	killed DEPLOYMENT      kills the process of a deployment's element, as kill -9 does
 //	signal NAME SIGNAL     sends term, kill or hup
 //	ended NAME STATUS      waits for its end
+//	logged NAME PATTERN    waits until the instance's log matches
 //	notold NAME FILE       the instance's log does not hold what the file does
 //	exclusive FILE...      nobody but this user can do anything with the files
 func storyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
-		"deploy": deploy, "binary": makeBinary, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "killed": killElement, "signal": signalInstance, "ended": ended, "notold": notTold, "exclusive": exclusive,
+		"deploy": deploy, "binary": makeBinary, "serving": serving, "serves": serves, "eventually": eventually, "eventually-in": eventuallyIn, "status": exits, "cut": cutFile, "killed": killElement, "signal": signalInstance, "ended": ended, "logged": logged, "notold": notTold, "exclusive": exclusive,
 	}
 }
 
@@ -70,8 +72,26 @@ func makeBinary(ts *testscript.TestScript, _ bool, args []string) {
 // storyInstance is an instance of a story.
 type storyInstance struct {
 	cmd  *exec.Cmd
-	log  strings.Builder // once over is closed
+	log  lockedText
 	over chan struct{}
+}
+
+// lockedText is what an instance has logged so far.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) add(s string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.WriteString(s)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // storyKey is where a story keeps its instances.
@@ -174,7 +194,7 @@ func startInstance(ts *testscript.TestScript, name string, flags []string) {
 		told := false
 		for in := bufio.NewScanner(stderr); in.Scan(); {
 			line := in.Text()
-			i.log.WriteString(line + "\n")
+			i.log.add(line + "\n")
 			if url, ok := strings.CutPrefix(line, "cluster: "); ok {
 				cluster = url
 			}
@@ -229,6 +249,19 @@ func ended(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if got := i.cmd.ProcessState.String(); got != strings.Join(args[1:], " ") {
 		ts.Fatalf("%s: %s, want %s\n%s", args[0], got, args[1:], i.log.String())
+	}
+}
+
+func logged(ts *testscript.TestScript, _ bool, args []string) {
+	i := theInstance(ts, args[0])
+	pattern, err := regexp.Compile(args[1])
+	ts.Check(err)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(deadline); !pattern.MatchString(i.log.String()); <-tick.C {
+		if time.Now().After(end) {
+			ts.Fatalf("%s never logged %s:\n%s", args[0], pattern, i.log.String())
+		}
 	}
 }
 

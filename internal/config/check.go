@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/elemental-conduit/conduit/discovery"
 )
@@ -188,6 +189,8 @@ func (c *Config) crossCheck(known []Problem) []Problem {
 	x.tls()
 	x.proportions()
 	x.socket()
+	x.grace()
+	x.doubts()
 	return x.problems
 }
 
@@ -307,4 +310,52 @@ func (x *crossChecker) socket() {
 		x.report("run_dir", "makes the path of a socket too long: %s has %d bytes, and the system takes %d; give a shorter directory with --run-dir, such as /tmp/conduit",
 			path, len(path), maxSocketPath)
 	}
+}
+
+// afterDrain is what an instance may take beyond its drain: for the elements' own Stop,
+// for those that must be killed, and for its listeners.
+const afterDrain = 10 * time.Second
+
+// grace holds the drain to what whoever stops the instance leaves it.
+func (x *crossChecker) grace() {
+	grace, delay, timeout := x.c.Duration("drain.grace"), x.c.Duration("drain.delay"), x.c.Duration("drain.timeout")
+	if !x.good("drain.grace", "drain.delay", "drain.timeout", "mode") || grace == 0 {
+		return
+	}
+	if need := delay + timeout + afterDrain; need > grace {
+		x.report("drain.grace", "is too little for a drain, which may take %v: drain.delay %v, drain.timeout %v and %v for the elements to end; raise TimeoutStopSec or terminationGracePeriodSeconds, and drain.grace with it, to %v at least, or lower drain.timeout",
+			need, delay, timeout, afterDrain, need)
+	}
+}
+
+const (
+	// slowestPing is the interval that still fits twice into the minute after which
+	// nginx, HAProxy and the load balancers of clouds cut a connection.
+	slowestPing = 30 * time.Second
+	// debuggedPayload is what a process takes that `BINARY debug` has started.
+	debuggedPayload = 10 * mib
+)
+
+// doubts warns of what works until something else comes to it.
+func (x *crossChecker) doubts() {
+	if ping := x.c.Duration("cluster.ping_interval"); x.good("cluster.ping_interval") && ping > slowestPing {
+		x.warn("cluster.ping_interval", "is slower than proxies wait: nginx (proxy_read_timeout) and many load balancers cut a connection after 60s without a word; ping every %v at most, or see that no proxy on the way cuts within %v", slowestPing, 2*ping)
+	}
+	body, payload := x.c.Size("gateway.max_body"), x.c.Size("cluster.max_payload")
+	if x.good("gateway.max_body", "cluster.max_payload", "mode") && x.c.ServesGateway() && body > payload {
+		x.warn("gateway.max_body", "is more than cluster.max_payload (%s): what is larger than that is taken by the gateway, and then refused; raise cluster.max_payload here and on the workers, or lower gateway.max_body", x.c.Value("cluster.max_payload").Text)
+	}
+	if x.good("cluster.max_payload", "host.reattach") && len(x.c.Map("host.reattach")) > 0 && payload > debuggedPayload {
+		x.warn("cluster.max_payload", "is more than a process takes that is debugged (10MiB): larger messages to those of host.reattach fail; leave cluster.max_payload at its default while you debug")
+	}
+	if x.good("drain.delay", "mode") && !x.c.ServesGateway() && x.c.Duration("drain.delay") > 0 {
+		x.warn("drain.delay", "only makes the end later in mode %s: peers are told of a drain at once, and no load balancer needs the time to notice; leave it out", x.c.String("mode"))
+	}
+}
+
+// warn is report for what keeps nothing from starting.
+func (x *crossChecker) warn(key, format string, args ...any) {
+	v := x.c.Value(key)
+	p := Problem{Key: key, Where: v.Where, Message: fmt.Sprintf("%q ", v.Text) + fmt.Sprintf(format, args...)}
+	x.c.Warnings = append(x.c.Warnings, p.String())
 }

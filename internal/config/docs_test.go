@@ -79,6 +79,28 @@ auth:
 ` + "```" + `
 
 An environment variable that begins with ` + "`CONDUIT_CFG_`" + ` and is no key is warned about. ` + "`CONDUIT_CFG_SESSION`" + ` is not a key: it holds the session secret of the command line.
+Of other variables only ` + "`XDG_RUNTIME_DIR`" + ` and, on a terminal, ` + "`NO_COLOR`" + ` are looked at: what Kubernetes (` + "`CONDUIT_PORT=tcp://...`" + `), Nomad, systemd and others put there changes nothing, and nothing of it reaches a plugin.
+
+## What fits together
+
+` + "`config check`" + `, and ` + "`serve`" + ` at its start, look at values beside each other as well. What cannot work is an error that says which value to change:
+
+- ` + "`drain.delay`" + ` and ` + "`drain.timeout`" + `, with 10 s for the elements' own end, within ` + "`drain.grace`" + `, if that is given: who is killed in the middle of a drain has drained for nothing,
+- two probes within ` + "`cluster.dead_after`" + `, and that within ` + "`cluster.ping_interval`" + `; an answer within ` + "`registry.refresh`" + `,
+- two messages of ` + "`cluster.max_payload`" + ` within ` + "`cluster.memory`" + `, and ` + "`cluster.link_memory`" + ` within it,
+- certificates with their keys; listeners with ports of their own; off loopback only with ` + "`auth.mode: required`" + `, and the cluster's with a certificate or ` + "`cluster.insecure`" + `.
+
+What works until it does not is a warning:
+
+- ` + "`cluster.ping_interval`" + ` above 30 s: nginx and many load balancers cut a connection on which nothing has come for a minute,
+- ` + "`gateway.max_body`" + ` above ` + "`cluster.max_payload`" + `: such a request is taken, and then refused,
+- ` + "`cluster.max_payload`" + ` above 10 MiB with ` + "`host.reattach`" + `: the process that is debugged takes no more,
+- a ` + "`drain.delay`" + ` in a mode without a gateway: peers are told at once, and wait for nothing.
+
+## A new configuration
+
+On SIGHUP (` + "`systemctl reload`" + `) the file, the environment that the instance was started with and its flags are read again, all of it or nothing: a mistake, or a file that is empty because it is just being written, leaves everything as it was, and the log says so.
+Keys that say "read again on SIGHUP" below take effect then, and so do the contents of the files of certificates; of others that have changed the log says each by its name, and that it takes effect at the next start.
 
 ## Keys
 
@@ -122,7 +144,7 @@ func (k *Key) docDefault() string {
 }
 
 func (k *Key) docText() string {
-	s := k.Doc
+	s := k.Meaning()
 	if k.Later {
 		s = "*Later*: " + s
 	}

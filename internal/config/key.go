@@ -61,7 +61,7 @@ type Key struct {
 	Min, Max int64
 	// Optional says that a String may be empty, which is its way to say "none".
 	Optional bool
-	// Reloadable says that a running instance can take a new value.
+	// Reloadable says that a running instance takes a new value on SIGHUP.
 	Reloadable bool
 	// Later says that what the key is for is not part of this version. Then only
 	// the default may be asked for: anything else would be silently ignored.
@@ -102,4 +102,13 @@ func (k *Key) example() string {
 	default:
 		return ""
 	}
+}
+
+// Meaning is what the key is for, as documentation and explain show it: Doc, and when a
+// new value counts, if not at the next start.
+func (k *Key) Meaning() string {
+	if k.Reloadable {
+		return k.Doc + "; read again when the file changes, and on SIGHUP"
+	}
+	return k.Doc
 }

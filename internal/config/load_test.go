@@ -503,6 +503,10 @@ func TestCrossChecks(t *testing.T) {
 		{[]string{"--cluster-memory=8MiB"}, `cluster.memory: "8MiB" is too little for cluster.link_memory, which is 16MiB`},
 		{[]string{"--cluster-max-payload=200MiB"}, `is too much for cluster.memory, which is 256MiB; it must fit 2 times`},
 		{[]string{"--cluster-probe-interval=2s"}, `is too much for cluster.dead_after, which is 3s`},
+		{[]string{"--drain-grace=39s"}, `drain.grace: "39s" is too little for a drain, which may take 40s: drain.delay 0s, drain.timeout 30s and 10s for the elements to end; raise TimeoutStopSec`},
+		{[]string{"--drain-grace=40s"}, ``},
+		{[]string{"--mode=external", "--drain-grace=40s"}, `which may take 45s: drain.delay 5s`},
+		{[]string{"--drain-grace=1m", "--drain-timeout=1m"}, `to 1m10s at least`},
 		{[]string{"--run-dir=/" + strings.Repeat("r", 100)}, `makes the path of a socket too long: /rrrr`},
 	} {
 		_, problems := load(t, "", nil, append(slices.Clip(valid), tc.args...))
@@ -513,6 +517,65 @@ func TestCrossChecks(t *testing.T) {
 			continue
 		}
 		expect(t, problems, tc.want)
+	}
+}
+
+// What works until something else comes to it is a warning, and only where it matters.
+func TestDoubts(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"--mode=both"}, ""},
+		{[]string{"--mode=external"}, ""},
+		{[]string{"--cluster-ping-interval=30s"}, ""},
+		{[]string{"--cluster-ping-interval=31s"}, `--cluster-ping-interval: cluster.ping_interval: "31s" is slower than proxies wait: nginx (proxy_read_timeout) and many load balancers cut a connection after 60s without a word; ping every 30s at most, or see that no proxy on the way cuts within 1m2s`},
+		{[]string{"--gateway-max-body=20MiB"}, ""}, // there is no gateway
+		{[]string{"--mode=both", "--gateway-max-body=20MiB"}, `gateway.max_body: "20MiB" is more than cluster.max_payload (10MiB)`},
+		{[]string{"--mode=both", "--gateway-max-body=20MiB", "--cluster-max-payload=20MiB"}, ""},
+		{[]string{"--cluster-max-payload=20MiB"}, ""},
+		{[]string{"--cluster-max-payload=20MiB", "--host-reattach=a=/run/a.sock"}, `cluster.max_payload: "20MiB" is more than a process takes that is debugged (10MiB)`},
+		{[]string{"--drain-delay=5s"}, `drain.delay: "5s" only makes the end later in mode worker`},
+		{[]string{"--mode=both", "--drain-delay=5s"}, ""},
+	} {
+		c, problems := load(t, "", nil, append(slices.Clip(valid), tc.args...))
+		if problems != nil {
+			t.Errorf("%v: %v", tc.args, problems)
+		}
+		switch {
+		case tc.want == "" && len(c.Warnings) > 0:
+			t.Errorf("%v: warnings %q", tc.args, c.Warnings)
+		case tc.want != "" && (len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], tc.want)):
+			t.Errorf("%v: warnings %q, want %s", tc.args, c.Warnings, tc.want)
+		}
+	}
+}
+
+// Kubernetes tells a pod of each service by variables that begin with the service's
+// name. However somebody calls one, none of these is a key of ours.
+func TestNamesOfServicesAreNoKeys(t *testing.T) {
+	var environ []string
+	for _, service := range []string{"CONDUIT", "CONDUIT_CFG", "CONDUIT_CFG_CLUSTER", "CONDUIT_CFG_OPS", "CONDUIT_CFG_GATEWAY", "CONDUIT_CFG_HOST"} {
+		environ = append(environ, service+"_SERVICE_HOST=10.0.0.1", service+"_SERVICE_PORT=7400", service+"_SERVICE_PORT_CLUSTER=7400", service+"_PORT=tcp://10.0.0.1:7400",
+			service+"_PORT_7400_TCP=tcp://10.0.0.1:7400", service+"_PORT_7400_TCP_PROTO=tcp", service+"_PORT_7400_TCP_PORT=7400", service+"_PORT_7400_TCP_ADDR=10.0.0.1")
+	}
+	c, problems := load(t, "", environ, valid)
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	for _, v := range c.Values() {
+		if v.Layer == FromEnv {
+			t.Errorf("%s is set by %s", v.Key.Name, v.Where)
+		}
+	}
+	// No key that is to come may take such a name, either.
+	for _, key := range Keys() {
+		for _, tail := range []string{"_SERVICE_HOST", "_SERVICE_PORT", "_PORT", "_TCP", "_TCP_PROTO", "_TCP_ADDR"} {
+			if strings.HasSuffix(key.Env(), tail) {
+				t.Errorf("%s: a service of that name sets %s", key.Name, key.Env())
+			}
+		}
 	}
 }
 

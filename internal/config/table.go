@@ -62,8 +62,9 @@ func Keys() []Key {
 		{Name: "drain.timeout", Kind: Duration, Default: "30s", Min: 0, Doc: "how long calls under way may take to end when the instance stops; `0s` cancels them at once"},
 		{Name: "drain.claims", Kind: Enum, Default: "wait", Enum: []string{"wait", "release"}, Doc: "what becomes of claims that a replaced plugin still holds after `drain.timeout`: `wait` lets it live until they are given back, `release` ends them; a deployment may say otherwise"},
 		{Name: "drain.delay", Kind: Duration, Computed: "`0s` (external: `5s`)", Min: 0, compute: defaultDrainDelay, Doc: "how long `/readyz` says 503 before calls are refused, for load balancers that need to notice"},
+		{Name: "drain.grace", Kind: Duration, Default: "0s", Min: 0, Doc: "how long whoever stops the instance waits before it kills it: systemd's `TimeoutStopSec`, Kubernetes' `terminationGracePeriodSeconds` less its `preStop`; with it a drain that would be cut short is refused at the start; `0s`: not known"},
 
-		{Name: "discovery.static", Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`; read again when the file changes, and on SIGHUP", check: checkPeers},
+		{Name: "discovery.static", Reloadable: true, Kind: List, Doc: "peers: `host:port`, `ws://host:port`, `wss://host:port/cluster/v1`", check: checkPeers},
 		{Name: "discovery.srv.name", Optional: true, Doc: "DNS name whose SRV records are the peers, such as `_elements._tcp.internal`; empty: none", check: checkSRVName},
 		{Name: "discovery.srv.servers", Kind: List, Doc: "DNS servers to ask instead of the system's: `10.0.0.2`, `10.0.0.2:8600`, `tcp://10.0.0.2:8600`", check: checkSRVServers},
 		{Name: "discovery.srv.interval", Kind: Duration, Default: "5s", Min: shortest, Doc: "how often to ask"},
@@ -79,8 +80,8 @@ func Keys() []Key {
 		{Name: "budget.total", Kind: Int, Default: "1000", Min: 0, Max: 1 << 31, Doc: "units of capacity of this instance"},
 
 		{Name: "host.deployments", Computed: "`./deployments` if it exists", Optional: true, compute: defaultDeployments, Doc: "the directory of plugin binaries to run; empty: none"},
-		{Name: "host.attributes", Kind: Map, Doc: "what all elements of the instance are told: over their own defaults, below what their deployment says; read again when the file changes, and on SIGHUP", check: checkAttributes},
-		{Name: "host.attributes_file", Optional: true, Doc: "a file of further ones, below `host.attributes`, whose values are secrets and shown nowhere: a YAML mapping of names to values, which nobody but its owner may read (0600); read again when it changes, and on SIGHUP"},
+		{Name: "host.attributes", Reloadable: true, Kind: Map, Doc: "what all elements of the instance are told: over their own defaults, below what their deployment says", check: checkAttributes},
+		{Name: "host.attributes_file", Reloadable: true, Optional: true, Doc: "a file of further ones, below `host.attributes`, whose values are secrets and shown nowhere: a YAML mapping of names to values, which nobody but its owner may read (0600)"},
 		{Name: "host.rescan", Kind: Duration, Default: "30s", Min: shortest, Doc: "how often the whole directory is read again, whatever its file events say"},
 		{Name: "host.verify", Kind: Enum, Default: "off", Enum: []string{"off", "checksum", "required"}, Doc: "whether plugins must have the checksum that `SHA256SUMS` in the deployments directory gives them; `checksum`: those that it names; `required`: all, and what it does not name is refused"},
 		{Name: "host.start_timeout", Kind: Duration, Default: "10s", Min: shortest, Doc: "how long a plugin may take from its start to its handshake"},
@@ -112,7 +113,7 @@ func Keys() []Key {
 		{Name: "ops.tls.cert", Optional: true, Doc: "certificate chain of the ops listener (PEM), read again when it changes; without one it speaks plain HTTP"},
 		{Name: "ops.tls.key", Optional: true, Doc: "its private key (PEM)"},
 
-		{Name: "log.level", Kind: Enum, Default: "info", Enum: []string{"trace", "debug", "info", "warn", "error"}, Doc: "the least severe line to write"},
+		{Name: "log.level", Reloadable: true, Kind: Enum, Default: "info", Enum: []string{"trace", "debug", "info", "warn", "error"}, Doc: "the least severe line to write"},
 		{Name: "log.format", Kind: Enum, Computed: "`json` (`text` on a terminal)", Enum: []string{"json", "text"}, compute: defaultLogFormat, Doc: "how log lines look"},
 		{Name: "tracing.otlp_endpoint", Optional: true, Later: true, Doc: "where traces are sent"},
 	}
