@@ -116,7 +116,7 @@ type explanation struct {
 func (e explanation) meaning() string {
 	doc := strings.ReplaceAll(e.Doc, "`", "")
 	if e.Reload {
-		doc += "; read again on SIGHUP"
+		doc += "; read again when the file changes, and on SIGHUP"
 	}
 	return doc
 }

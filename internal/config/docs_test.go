@@ -99,8 +99,8 @@ What works until it does not is a warning:
 
 ## A new configuration
 
-On SIGHUP (` + "`systemctl reload`" + `) the file, the environment that the instance was started with and its flags are read again, all of it or nothing: a mistake, or a file that is empty because it is just being written, leaves everything as it was, and the log says so.
-Keys that say "read again on SIGHUP" below take effect then, and so do the contents of the files of certificates; of others that have changed the log says each by its name, and that it takes effect at the next start.
+When the configuration file or the attributes file has changed, and on SIGHUP (` + "`systemctl reload`" + `), the file, the environment that the instance was started with and its flags are read again, all of it or nothing: a mistake, or a file that is empty because it is just being written, leaves everything as it was, and the log says so.
+Keys that say "read again" below take effect then, and so do the contents of the files of certificates; of others that have changed the log says each by its name, and that it takes effect at the next start.
 
 ## Keys
 
