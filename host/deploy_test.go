@@ -443,6 +443,9 @@ func TestDeployAtOnce(t *testing.T) {
 // "<step> <deployments> <private>".
 const dieAtVar = "HOST_DIE_AT"
 
+// dieTreeVar has that deploy a directory.
+const dieTreeVar = "HOST_DIE_TREE"
+
 func deployAndDie(at string) {
 	step, dirs, _ := strings.Cut(at, " ")
 	dir, private, _ := strings.Cut(dirs, " ")
@@ -461,6 +464,10 @@ func deployAndDie(at string) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
+	}
+	if os.Getenv(dieTreeVar) != "" {
+		fail(deployTreeAndDie(h))
+		fail(errors.New("it was not killed"))
 	}
 	self, err := os.Executable()
 	fail(err)

@@ -29,6 +29,10 @@ import (
 // started with this variable, it does what the name of its deployment says.
 const fixtureVar = "HOST_FIXTURE"
 
+// modeVar is what a script that runs the test binary has it do, as the end of a binary says
+// by itself: see fixtureMode.
+const modeVar = "HOST_FIXTURE_MODE"
+
 func TestMain(m *testing.M) {
 	SandboxEntry()
 	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
@@ -54,7 +58,10 @@ func runFixture(name string) {
 	case strings.HasPrefix(name, "hangs"):
 		select {}
 	}
-	mode := fixtureMode()
+	mode := os.Getenv(modeVar)
+	if mode == "" {
+		mode = fixtureMode()
+	}
 	if mode == "dies" {
 		os.Exit(4)
 	}

@@ -212,7 +212,7 @@ func (e *element) notReplaced(f finding, err error) {
 	}
 	e.mu.Lock()
 	e.status.LastError = reason
-	e.tried = attempt{sum: sum, round: f.round, kind: kind, reason: reason}
+	e.tried = attempt{sum: sum, id: f.binary.id(), round: f.round, kind: kind, reason: reason}
 	e.mu.Unlock()
 	if fresh {
 		e.log.Error("the new process did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum)

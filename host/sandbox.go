@@ -84,7 +84,7 @@ func (e *element) newBox(of *binary, work string) (*box, error) {
 	b.spec.Write = []string{data, work}
 	b.spec.Read = certificates(slices.Concat(e.h.o.Env, of.env))
 	if e.slot != "" { // what its deployment has beside the programs is for them
-		b.spec.Read = append(b.spec.Read, filepath.Join(e.h.o.Dir, e.deployment))
+		b.spec.Read = append(b.spec.Read, e.home())
 	}
 	b.spec.Limits = sandbox.Limits{Files: cmp.Or(of.limits.Files, pluginlink.DefaultNoFile), Core: uint64(max(0, of.limits.Core))}
 	return b, nil
