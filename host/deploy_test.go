@@ -23,7 +23,7 @@ import (
 // binaryWith is the test binary with an end of its own: other bytes, and another mode.
 func binaryWith(tb testing.TB, extra string) []byte {
 	tb.Helper()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -469,7 +469,7 @@ func deployAndDie(at string) {
 		fail(deployTreeAndDie(h))
 		fail(errors.New("it was not killed"))
 	}
-	self, err := os.Executable()
+	self, err := pluginFile()
 	fail(err)
 	b, err := os.ReadFile(self)
 	fail(err)

@@ -57,7 +57,7 @@ func nextOf(list []TreeFile) func() (TreeFile, error) {
 // that is to do.
 func scriptWith(tb testing.TB, mode string) []byte {
 	tb.Helper()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func TestDeployTreeTransient(t *testing.T) {
 
 // deployTreeAndDie is deployAndDie of a directory.
 func deployTreeAndDie(h *Host) error {
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		return err
 	}

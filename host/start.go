@@ -128,7 +128,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 	e.mu.Lock()
 	name, next := e.status.Name, e.status.Generation+1
 	e.mu.Unlock()
-	box, err := e.newBox(b, work)
+	box, err := e.newBox(b, work, f)
 	if err != nil {
 		return nil, nil, err
 	}
