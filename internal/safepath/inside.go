@@ -1,6 +1,7 @@
 package safepath
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -22,13 +23,13 @@ const (
 func Inside(path string) error {
 	switch {
 	case path == "":
-		return fmt.Errorf("has no name")
+		return errors.New("has no name")
 	case len(path) > maxInside:
 		return fmt.Errorf("is %d bytes long, and may be %d", len(path), maxInside)
 	case !utf8.ValidString(path):
-		return fmt.Errorf("is not UTF-8")
+		return errors.New("is not UTF-8")
 	case strings.ContainsFunc(path, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) }):
-		return fmt.Errorf(`has a character that is none of a name's: a backslash, or one that cannot be printed`)
+		return errors.New(`has a character that is none of a name's: a backslash, or one that cannot be printed`)
 	}
 	parts := strings.Split(path, "/")
 	if len(parts) > maxDepth {
@@ -37,7 +38,7 @@ func Inside(path string) error {
 	for _, part := range parts {
 		switch {
 		case part == "" || part == "." || part == "..":
-			return fmt.Errorf("leads elsewhere, or has a name that is none: write it from the directory on, with a / between two names")
+			return errors.New("leads elsewhere, or has a name that is none: write it from the directory on, with a / between two names")
 		case len(part) > maxPart:
 			return fmt.Errorf("has a name of %d bytes, and one may have %d", len(part), maxPart)
 		}
