@@ -53,7 +53,7 @@ func (h *Host) Deploy(ctx context.Context, u Upload) (Change, error) {
 	if err := u.check(); err != nil {
 		return Change{}, err
 	}
-	if err := h.mayTake(u); err != nil { // before all of it is read
+	if err := h.mayTake(u.Name, u.Transient, u.Replace); err != nil { // before all of it is read
 		return Change{}, err
 	}
 	dir, err := h.directory()
@@ -61,7 +61,7 @@ func (h *Host) Deploy(ctx context.Context, u Upload) (Change, error) {
 		return Change{}, whoCannotWrite(h.o.Dir, err)
 	}
 	path := filepath.Join(dir, u.Name)
-	if err := noDirectory(path); err != nil {
+	if err := noDirectory(path); err != nil && !u.Transient {
 		return Change{}, err
 	}
 	b, unpin, err := h.receive(ctx, u, dir, path)
@@ -70,7 +70,7 @@ func (h *Host) Deploy(ctx context.Context, u Upload) (Change, error) {
 	}
 	defer unpin()
 	if e := h.sole(u.Name); e == nil || e.servedSum() != b.sum { // else it has said it
-		if err := h.probe(ctx, u.Name, b); err != nil {
+		if err := h.probe(ctx, finding{name: u.Name, path: b.source, binary: &b}); err != nil {
 			return Change{}, err
 		}
 	}
@@ -83,7 +83,7 @@ func (h *Host) Deploy(ctx context.Context, u Upload) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	c, err := h.await(ctx, e, b.sum, e.round())
+	c, err := h.await(ctx, begun{e: e, sum: b.sum, round: e.round()})
 	c.Was = was
 	if same && err == nil {
 		c.Result, c.Note = ResultUnchanged, "it has these bytes already; nothing was started"
@@ -102,40 +102,55 @@ func badDeployment(format string, args ...any) *conduit.Error {
 	return operatorError(conduit.InvalidArgument, conduit.ReasonBadDeployment, conduit.Refused, format, args...)
 }
 
-// check looks at what is said of an upload.
-func (u *Upload) check() error {
-	switch err := address.ValidDeploymentName(u.Name); {
+// checkNewName looks at what a deployment is to be called.
+func checkNewName(name string) error {
+	switch err := address.ValidDeploymentName(name); {
 	case err != nil:
 		return badDeployment("no deployment can have that name: %v", err)
-	case isLeftover(u.Name) || u.Name == sumsName || isTransientID(u.Name):
-		return badDeployment("no deployment can be called %s: scans of the deployments directory pass over such names, or it is no name; give another with --name", u.Name)
+	case isLeftover(name) || name == sumsName || isTransientID(name):
+		return badDeployment("no deployment can be called %s: scans of the deployments directory pass over such names, or it is no name; give another with --name", name)
+	}
+	return nil
+}
+
+// check looks at what is said of an upload.
+func (u *Upload) check() error {
+	if err := checkNewName(u.Name); err != nil {
+		return err
+	}
+	switch {
 	case u.Size <= 0:
 		return badDeployment("%s is empty", u.Name)
 	case u.Size > MaxDeploy:
 		return badDeployment("%s has %d bytes, and a deployment may have %d", u.Name, u.Size, int64(MaxDeploy))
-	case len(u.Sum) != 64 || strings.Trim(u.Sum, "0123456789abcdef") != "":
+	case !isSum(u.Sum):
 		return badDeployment("the SHA-256 of %s must come with it, as 64 hex digits in lower case", u.Name)
 	}
 	return nil
 }
 
-// mayTake says whether a name is free for an upload.
-func (h *Host) mayTake(u Upload) error {
+// isSum reports whether a text is a SHA-256 in hex.
+func isSum(text string) bool {
+	return len(text) == 64 && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// mayTake says whether a name is free for what an operator deploys.
+func (h *Host) mayTake(name string, transient, replace bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	exists := func(what, mend string) error {
-		return operatorError(conduit.AlreadyExists, conduit.ReasonDeploymentExists, conduit.Refused, "there is %s %s already; %s", what, u.Name, mend)
+		return operatorError(conduit.AlreadyExists, conduit.ReasonDeploymentExists, conduit.Refused, "there is %s %s already; %s", what, name, mend)
 	}
-	old, there := h.transientNamed(u.Name), false
+	old, there := h.transientNamed(name), false
 	for _, e := range h.elements {
-		there = there || e.deployment == u.Name
+		there = there || e.deployment == name
 	}
 	switch {
-	case u.Transient && there:
+	case transient && there:
 		return exists("a deployment", "give the transient one another name with --name, or undeploy that one")
-	case !u.Transient && old != nil:
+	case !transient && old != nil:
 		return exists("a transient deployment", "undeploy it first, or give another name with --name")
-	case !u.Replace && (there || old != nil):
+	case !replace && (there || old != nil):
 		return exists("a deployment", "leave --new out to replace it")
 	}
 	return nil
@@ -181,13 +196,20 @@ func (h *Host) receive(ctx context.Context, u Upload, dir, path string) (b binar
 		return b, unpin, nil
 	}
 	unpin()
-	if body.err != nil { // its sender's, or of the way here
-		return b, nil, conduit.AsError(body.err, conduit.Refused)
+	return b, nil, broughtIn(ctx, u.Name, body, err)
+}
+
+// broughtIn makes an operator's error of why what came from body was not copied.
+func broughtIn(ctx context.Context, name string, body *counted, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case body.err != nil: // its sender's, or of the way here
+		return conduit.AsError(body.err, conduit.Refused)
+	case ctx.Err() != nil:
+		return conduit.FromContext(ctx, conduit.Refused)
 	}
-	if ctx.Err() != nil {
-		return b, nil, conduit.FromContext(ctx, conduit.Refused)
-	}
-	return b, nil, refusedUpload(u.Name, err)
+	return refusedUpload(name, err)
 }
 
 // vouched says whether a binary of a name may stand in the deployments directory, as the
@@ -254,24 +276,25 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// probe starts a binary, hears what it says of itself, and ends it. Nothing of its
+// probe starts what was found, hears what it says of itself, and ends it. Nothing of its
 // element's is started: it is not configured.
-func (h *Host) probe(ctx context.Context, name string, b binary) error {
-	e := newElement(h, finding{name: name, path: b.source, binary: &b})
+func (h *Host) probe(ctx context.Context, f finding) error {
+	b, name := f.binary, f.name
+	e := newElement(h, f)
 	e.base = filepath.Join(h.priv.dir, "transient", "probe-"+rand.Text())
 	defer os.RemoveAll(e.base) //nolint:errcheck // what is left goes with the process
-	work := filepath.Join(e.base, "work", name)
+	work := filepath.Join(e.base, "work", name, f.slot)
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return refusedUpload(name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.o.StartTimeout+h.o.HealthTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.o().StartTimeout+e.o().HealthTimeout)
 	defer cancel()
 	defer context.AfterFunc(h.drainCtx, cancel)()
-	p, _, err := e.launch(ctx, &b, work, true) // of its sandbox nothing is left beside e.base
+	p, _, err := e.launch(ctx, b, work, true) // of its sandbox nothing is left beside e.base
 	if err == nil {
 		d, derr := p.Describe(ctx)
 		if err = derr; err == nil {
-			err = checkDescription(d)
+			err = checkSaid(d, b)
 		}
 		if left := p.Kill(h.o.KillGrace); left != nil {
 			e.log.Error("a plugin that was asked what it is left something behind", "error", left)
@@ -300,7 +323,7 @@ func (h *Host) put(ctx context.Context, u Upload, path string, b binary) (e *ele
 			return nil, "", false, err
 		}
 	}
-	if err := h.mayTake(u); err != nil { // it may have changed while it came
+	if err := h.mayTake(u.Name, u.Transient, u.Replace); err != nil { // it may have changed while it came
 		return nil, "", false, err
 	}
 	if u.Transient {
@@ -416,10 +439,12 @@ func (h *Host) putTransient(u Upload, b binary) (e *element, was string, same bo
 	}
 	e = h.transientNamed(u.Name)
 	fresh := e == nil
+	if !fresh && e.slot != "" {
+		h.mu.Unlock()
+		return nil, "", false, badDeployment("%s is a directory: undeploy it before a plain binary takes its name", u.Name)
+	}
 	if fresh {
-		h.counted++
-		id := fmt.Sprintf("T%012X", h.counted)
-		base := filepath.Join(h.priv.dir, "transient", id)
+		id, base := h.newTransient()
 		b.source = filepath.Join(h.store.dir, b.sum)
 		e = newElement(h, h.withAttributes(finding{name: u.Name, path: b.source, binary: &b}))
 		e.transient, e.base, e.deploymentID = id, base, address.DeploymentID{}
@@ -448,44 +473,53 @@ func (h *Host) putTransient(u Upload, b binary) (e *element, was string, same bo
 	return e, was, same, nil
 }
 
+// newTransient returns an id that no transient deployment has had, and the directory of
+// one of that id. h.mu is held.
+func (h *Host) newTransient() (id, base string) {
+	h.counted++
+	id = fmt.Sprintf("T%012X", h.counted)
+	return id, filepath.Join(h.priv.dir, "transient", id)
+}
+
 // Rollback puts what served before back in its place, as Deploy does with what it is
-// sent: what served last, if something else is deployed, otherwise what did so before. Of
-// a deployment that is a directory nothing is kept.
+// sent: what served last, if something else is deployed, otherwise what did so before.
 // Again, it so puts back what it has replaced. The errors are those of Deploy, and
-// no_previous.
+// no_previous. Of a deployment that is a directory it is all of that which is put back;
+// kept is what an operator's deploy or rollback has replaced.
 func (h *Host) Rollback(ctx context.Context, name string) (Change, error) {
 	list, unlock, err := h.lockDeployment(ctx, name)
 	if err != nil {
 		return Change{}, err
+	}
+	if e := list[0]; e.transient == "" && h.isTree(e.deployment) {
+		return h.rollbackTree(ctx, e.deployment, unlock)
 	}
 	e, was, sum, err := h.putBack(ctx, list[0])
 	unlock()
 	if err != nil {
 		return Change{}, err
 	}
-	c, err := h.await(ctx, e, sum, e.round())
+	c, err := h.await(ctx, begun{e: e, sum: sum, round: e.round()})
 	c.Was = was
 	return c, err
 }
 
+func errNoPrevious(format string, args ...any) error {
+	return operatorError(conduit.FailedPrecondition, conduit.ReasonNoPrevious, conduit.Refused, format, args...)
+}
+
 func (h *Host) putBack(ctx context.Context, e *element) (_ *element, was, sum string, err error) {
-	nothing := func(format string, args ...any) error {
-		return operatorError(conduit.FailedPrecondition, conduit.ReasonNoPrevious, conduit.Refused, format, args...)
-	}
 	if e.transient != "" {
-		return nil, "", "", nothing("of a transient deployment nothing is kept to go back to")
-	}
-	if e.slot != "" {
-		return nil, "", "", nothing("deployment %s is a directory, and of such nothing is kept to go back to: put back the files that it had", e.deployment)
+		return nil, "", "", errNoPrevious("of a transient deployment nothing is kept to go back to")
 	}
 	was = e.wantedSum()
 	sum = h.record.of(e.deployment).back(was)
 	if sum == "" {
-		return nil, "", "", nothing("deployment %s has nothing to go back to: nothing else of that name has served", e.deployment)
+		return nil, "", "", errNoPrevious("deployment %s has nothing to go back to: nothing else of that name has served", e.deployment)
 	}
 	kept, err := h.store.open(sum)
 	if err != nil {
-		return nil, "", "", nothing("what deployment %s could go back to is not usable: %v (SHA-256 %s); deploy it from its source", e.deployment, err, sum)
+		return nil, "", "", errNoPrevious("what deployment %s could go back to is not usable: %v (SHA-256 %s); deploy it from its source", e.deployment, err, sum)
 	}
 	_ = kept.Close()
 	dir, err := h.directory()

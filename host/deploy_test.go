@@ -23,7 +23,7 @@ import (
 // binaryWith is the test binary with an end of its own: other bytes, and another mode.
 func binaryWith(tb testing.TB, extra string) []byte {
 	tb.Helper()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -443,6 +443,9 @@ func TestDeployAtOnce(t *testing.T) {
 // "<step> <deployments> <private>".
 const dieAtVar = "HOST_DIE_AT"
 
+// dieTreeVar has that deploy a directory.
+const dieTreeVar = "HOST_DIE_TREE"
+
 func deployAndDie(at string) {
 	step, dirs, _ := strings.Cut(at, " ")
 	dir, private, _ := strings.Cut(dirs, " ")
@@ -462,7 +465,11 @@ func deployAndDie(at string) {
 			select {}
 		}
 	}
-	self, err := os.Executable()
+	if os.Getenv(dieTreeVar) != "" {
+		fail(deployTreeAndDie(h))
+		fail(errors.New("it was not killed"))
+	}
+	self, err := pluginFile()
 	fail(err)
 	b, err := os.ReadFile(self)
 	fail(err)

@@ -254,8 +254,14 @@ func (s *scanner) rests(key string, sig signature) bool {
 		s.seen[key] = before
 	}
 	// A file at rest looks the same twice (a scan may be a little early), or has not been
-	// touched lately.
-	return s.now.Sub(before.since) >= s.rest*3/4 || !known && s.now.Sub(sig.modified) >= s.rest
+	// touched lately, or was put there whole.
+	return s.isPlaced(key) || s.now.Sub(before.since) >= s.rest*3/4 || !known && s.now.Sub(sig.modified) >= s.rest
+}
+
+// isPlaced reports whether a file, or the directory that it is in, was put there whole.
+func (s *scanner) isPlaced(key string) bool {
+	name, _, _ := strings.Cut(key, "/")
+	return s.placed[key] || s.placed[name]
 }
 
 // declaredParts are the elements of a manifest.
@@ -329,7 +335,7 @@ func (s *scanner) programsIn(d *directory, name, path string, present map[string
 	switch {
 	case len(parts) > manifest.MaxElements:
 		return nil, &cause{refusedTooMany, fmt.Sprintf("it holds %d programs, and a deployment has at most %d elements: split it, or name those to run in %s", len(parts), manifest.MaxElements, filepath.Join(path, manifest.Name))}
-	case waits && len(d.last) == 0:
+	case waits && len(d.last) == 0 && !s.placed[name]:
 		s.keep(name, present)
 		return nil, errWaits
 	}

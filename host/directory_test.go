@@ -474,6 +474,12 @@ concurrency: 7
 	text = strings.Replace(text, "key: one", "key: two", 1)
 	r.manifest("d", text)
 	r.untilDeployment("d", "the next of both", func(d DeploymentStatus) bool { return d.Elements[0].Generation == 3 && d.Elements[1].Generation == 2 })
+	for { // the states are told a moment before calls go there
+		got, err := r.call("*://d/b/test.Fixture", "Given", "- key")
+		if err != nil || got == `[]  two b` {
+			break
+		}
+	}
 	given("b", "- key", `[]  two b`)
 
 	// A manifest that is bad: the old one holds, and says why.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
 )
@@ -17,6 +18,8 @@ const maxChain = 16
 
 // Pending is a call that is to be decided: a *link.Incoming, or a link.Parked.
 type Pending interface {
+	// Conn is the link that it came on.
+	Conn() *link.Conn
 	Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64)
 }
 
@@ -90,14 +93,19 @@ func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, 
 		h.observeRefusal(inv, err)
 		return err
 	}
-	units, err := h.judgeFor(g.el, c, inv, int64(max(m.units, inv.Units)))
+	var units *budget.Reservation
+	if err = h.share(g, c, inv); err == nil {
+		if units, err = h.judgeFor(g.el, c, inv, int64(max(m.units, inv.Units))); err != nil {
+			g.callers.part(c.Conn())
+		}
+	}
 	if err != nil {
 		g.el.inflight.Add(-1)
 		g.leave()
 		h.observeRefusal(inv, err)
 		return named(err, inv)
 	}
-	tag := g.callers.add(principal, peer, chain, last, units, m.observer)
+	tag := g.callers.add(c.Conn(), principal, peer, chain, last, units, m.observer)
 	out, ok := outgoings.Get().(*outgoing)
 	if !ok {
 		out = new(outgoing)
@@ -195,6 +203,22 @@ func (h *Host) admit(inv *frame.Invoke, principal Principal, depth int, last str
 		return g, m, nil
 	}
 	return nil, nil, refuse(inv, conduit.Unavailable, conduit.ReasonDraining, true, "element %s is being replaced", inv.Element)
+}
+
+// linkShare is how many times as many calls as an element has places left one link may have
+// on it. Alone it may so take seven of eight; several that take all they can leave some, and
+// have the same; and there is always a place for a link that has none.
+const linkShare = 7
+
+// share counts a call to its link, which may not take all of an element.
+func (h *Host) share(g *generation, c Pending, inv *frame.Invoke) *conduit.Error {
+	limit := int64(g.el.o().Concurrency)
+	free := limit - g.el.inflight.Load() + 1 // this call is counted in
+	n, ok := g.callers.join(c.Conn(), linkShare*free)
+	if ok {
+		return nil
+	}
+	return refuse(inv, conduit.ResourceExhausted, conduit.ReasonOverloaded, true, "element %s serves %d calls of this link, and what it may serve besides is left to others (of %d in all, host.concurrency, or concurrency of its deployment)", inv.Element, n, limit)
 }
 
 // permits finds the method and checks it: that it is there, that its author marked it as

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/link"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -86,7 +88,7 @@ func TestOrdinalNeverSlides(t *testing.T) {
 			case g.el.deployment != c.want:
 				t.Errorf("got %s, want %s", g.el.deployment, c.want)
 			default:
-				g.CallEnded(g.callers.add(user, "", nil, "", nil, nil), 0, 0)
+				g.CallEnded(g.callers.add(nil, user, "", nil, "", nil, nil), 0, 0)
 			}
 		})
 	}
@@ -120,7 +122,7 @@ func TestAdmitAllocates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.CallEnded(g.callers.add(user, "peer", nil, "", units, nil), 0, 0)
+			g.CallEnded(g.callers.add(nil, user, "peer", nil, "", units, nil), 0, 0)
 		})
 		if n != 0 {
 			t.Errorf("%s: %v allocations", in.Deployment, n)
@@ -164,8 +166,8 @@ func TestGenerationDrains(t *testing.T) {
 // TestCallers: a tag finds its caller while the call lives, never a later one.
 func TestCallers(t *testing.T) {
 	var cs callers
-	a := cs.add(Principal{User: "ada"}, "", nil, "d/e", nil, nil)
-	b := cs.add(Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e", nil, nil)
+	a := cs.add(nil, Principal{User: "ada"}, "", nil, "d/e", nil, nil)
+	b := cs.add(nil, Principal{User: "bob"}, "peer", [][]byte{[]byte("x/y")}, "d/e", nil, nil)
 	if c, ok := cs.find(a); !ok || c.User != "ada" || len(c.chain) != 1 {
 		t.Errorf("got %+v, %v", c, ok)
 	}
@@ -173,7 +175,7 @@ func TestCallers(t *testing.T) {
 	if _, ok := cs.find(a); ok {
 		t.Error("a call that has ended is found")
 	}
-	again := cs.add(Principal{User: "eve"}, "", nil, "", nil, nil)
+	again := cs.add(nil, Principal{User: "eve"}, "", nil, "", nil, nil)
 	if _, ok := cs.find(a); ok || again == a {
 		t.Error("a tag found the next user of its slot")
 	}
@@ -183,4 +185,52 @@ func TestCallers(t *testing.T) {
 	if _, ok := cs.find(99); ok {
 		t.Error("a tag that never was is found")
 	}
+}
+
+// A link may not take all of an element: there is a place left for another one, and for a
+// third that comes while the second has some.
+func TestLinkShare(t *testing.T) {
+	t.Parallel()
+	r := newRigWith(t, func(o *Options) { o.Concurrency = 16 }, "echo")
+	r.ready()
+	// take makes calls until one is refused, and returns how many were not.
+	take := func(c *link.Conn) (list []conduit.Exchange) {
+		for {
+			x := invoke(r.ctx, c, echo, "Wait", "")
+			if _, err := x.Recv(r.ctx); err != nil {
+				if e := wantReason(t, err, conduit.ReasonOverloaded, conduit.Refused); !e.Retryable {
+					t.Error(e)
+				}
+				return list
+			}
+			list = append(list, x)
+		}
+	}
+	second, third := r.dial("bob", conduit.User), r.dial("eve", conduit.User)
+	all := take(r.client)
+	if len(all) != 14 { // 14 = 7 * 2 free places
+		t.Fatalf("one link has taken %d of 16", len(all))
+	}
+	if got, err := invokeOnce(r, second, "Echo", "hi"); err != nil || got != "hi" {
+		t.Errorf("another link: %q, %v", got, err)
+	}
+	// What the first one gives back is not its alone.
+	for _, x := range all[4:] {
+		x.Cancel(context.Canceled)
+	}
+	r.until("them to end", func(m map[string]ElementStatus) bool { return m["echo"].Calls == 4 })
+	if n := len(take(second)); n != 11 { // 4 + 11 = 15: the last place is not for one that has 11
+		t.Errorf("the second has taken %d beside 4 of the first", n)
+	}
+	if got, err := invokeOnce(r, third, "Echo", "hi"); err != nil || got != "hi" {
+		t.Errorf("a third link: %q, %v", got, err)
+	}
+	if n := len(r.h.table.Load().order[0].elements[0].gen.callers.links); n != 2 {
+		t.Errorf("%d links are remembered, 2 have calls", n)
+	}
+}
+
+func invokeOnce(r *rig, c *link.Conn, method, data string) (string, error) {
+	m, err := invoke(r.ctx, c, echo, method, data).Recv(r.ctx)
+	return string(m.Data), err
 }

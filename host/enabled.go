@@ -44,7 +44,7 @@ func (h *Host) SetEnabled(ctx context.Context, name string, on bool) (Change, er
 	var all []begun
 	for _, e := range list {
 		sum, round := e.turn(on)
-		all = append(all, begun{e, sum, round})
+		all = append(all, begun{e: e, sum: sum, round: round})
 	}
 	unlock() // a stop may take its time, and may be thought better of
 	held = false

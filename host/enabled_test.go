@@ -255,7 +255,7 @@ func TestAwaitSaysWhy(t *testing.T) {
 	el := r.h.sole("single")
 	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
 	defer cancel()
-	_, err := r.h.await(ctx, el, el.wantedSum(), el.round())
+	_, err := r.h.await(ctx, begun{e: el, sum: el.wantedSum(), round: el.round()})
 	e := wantReason(t, err, conduit.ReasonDeadline, conduit.OutcomeUnknown)
 	if !strings.Contains(e.Message, "the change goes on, and the new file waits until the element holds no claim") {
 		t.Error(e)

@@ -209,6 +209,7 @@ func (g *generation) ended() {
 // it.
 type caller struct {
 	Principal
+	from  *link.Conn // whose call it is
 	peer  string
 	chain []string
 	units *budget.Reservation // what its call has reserved; nil if that was none
@@ -222,6 +223,38 @@ type callers struct {
 	mu    sync.Mutex
 	slots []callerSlot
 	free  []uint32
+	links map[*link.Conn]int64 // how many each link has
+}
+
+// join counts a call to its link, unless that has as many as it may; it returns how many
+// that are.
+func (cs *callers) join(from *link.Conn, most int64) (n int64, ok bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if n = cs.links[from]; n > 0 && n >= most {
+		return n, false
+	}
+	if cs.links == nil {
+		cs.links = map[*link.Conn]int64{}
+	}
+	cs.links[from] = n + 1
+	return n + 1, true
+}
+
+// part takes back a join.
+func (cs *callers) part(from *link.Conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.leave(from)
+}
+
+// leave is part with cs.mu held.
+func (cs *callers) leave(from *link.Conn) {
+	if n := cs.links[from] - 1; n > 0 {
+		cs.links[from] = n
+	} else {
+		delete(cs.links, from)
+	}
 }
 
 type callerSlot struct {
@@ -230,9 +263,9 @@ type callerSlot struct {
 	c    caller
 }
 
-// add keeps a call's caller and returns its tag. It allocates only when there
-// are more calls than ever before, or a chain.
-func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, units *budget.Reservation, observer MethodObserver) uint64 {
+// add keeps the caller of a call that has joined and returns its tag. It allocates only
+// when there are more calls than ever before, or a chain.
+func (cs *callers) add(from *link.Conn, p Principal, peer string, chain [][]byte, last string, units *budget.Reservation, observer MethodObserver) uint64 {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if len(cs.free) == 0 {
@@ -244,6 +277,7 @@ func (cs *callers) add(p Principal, peer string, chain [][]byte, last string, un
 	s := &cs.slots[i]
 	s.use++
 	s.live = true
+	s.c.from = from
 	s.c.Principal, s.c.peer, s.c.chain, s.c.units = p, peer, nil, units
 	if s.c.observer = observer; observer != nil {
 		s.c.begun = observer.Begin()
@@ -264,6 +298,7 @@ func (cs *callers) remove(tag uint64) caller {
 	i := uint32(tag)
 	s := &cs.slots[i]
 	c := s.c
+	cs.leave(c.from)
 	s.live = false
 	s.c = caller{}
 	cs.free = append(cs.free, i)

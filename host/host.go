@@ -359,7 +359,12 @@ func (h *Host) forget(e *element) {
 		if h.elements[e.key()] == e {
 			delete(h.elements, e.key())
 		}
-		delete(h.transients, e.transient)
+		if key := keyOf(e.transient, e.slot); h.transients[key] == e {
+			delete(h.transients, key)
+		}
+		if h.transientNamed(e.deployment) == nil {
+			delete(h.trees, e.transient)
+		}
 		h.mu.Unlock()
 		h.forgotten(e)
 		h.rebuild()
@@ -389,6 +394,14 @@ func (h *Host) InFlight() int64 {
 		}
 	}
 	return n
+}
+
+// reroute makes the table anew from what is there now: an element changes its state a
+// moment before its rebuild.
+func (h *Host) reroute() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.table.Store(newTable(h.list()))
 }
 
 // rebuild makes the table anew. It is called after each change of state.

@@ -12,7 +12,7 @@ import (
 // have the rest, with real plugins.
 func TestInspect(t *testing.T) {
 	dir := t.TempDir()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		t.Fatal(err)
 	}

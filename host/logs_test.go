@@ -291,3 +291,20 @@ func TestLogsFollowEnds(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// That a process takes the place of another is in the log of the deployment, and which one
+// has gone.
+func TestLogsOfSwap(t *testing.T) {
+	r := newRig(t, "echo")
+	r.untilState("echo", Ready)
+	log := r.follow(&conduitv1.LogsRequest{Deployment: "echo"})
+	log.message("element ready")
+	r.deploy("echo", "two")
+	if m := log.message("the binary has changed: a new process is started beside the old one"); m.GetSource() != "host" || m.GetGeneration() != 1 || len(m.GetFields()["sha256"]) != 64 || len(m.GetFields()["was"]) != 64 {
+		t.Errorf("%v", m)
+	}
+	if m := log.message("element ready"); m.GetGeneration() != 2 {
+		t.Errorf("%v", m)
+	}
+	log.message("old generation 1 stopped")
+}

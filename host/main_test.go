@@ -29,6 +29,10 @@ import (
 // started with this variable, it does what the name of its deployment says.
 const fixtureVar = "HOST_FIXTURE"
 
+// modeVar is what a script that runs the test binary has it do, as the end of a binary says
+// by itself: see fixtureMode.
+const modeVar = "HOST_FIXTURE_MODE"
+
 func TestMain(m *testing.M) {
 	SandboxEntry()
 	if dieAt := os.Getenv(dieAtVar); dieAt != "" {
@@ -43,7 +47,16 @@ func TestMain(m *testing.M) {
 		runFixture(filepath.Base(dir))
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	remove, err := buildPlugin()
+	if err != nil {
+		remove()
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		remove()
+		os.Exit(code)
+	}))
 }
 
 func runFixture(name string) {
@@ -54,7 +67,10 @@ func runFixture(name string) {
 	case strings.HasPrefix(name, "hangs"):
 		select {}
 	}
-	mode := fixtureMode()
+	mode := os.Getenv(modeVar)
+	if mode == "" {
+		mode = fixtureMode()
+	}
 	if mode == "dies" {
 		os.Exit(4)
 	}
@@ -139,7 +155,7 @@ func (f *fixture) Describe() *conduitv1.Description {
 				method("Claim", conduitv1.Level_LEVEL_ANONYMOUS), method("Release", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Hold", conduitv1.Level_LEVEL_ANONYMOUS), method("Peak", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("ClaimUntil", conduitv1.Level_LEVEL_ANONYMOUS), method("Print", conduitv1.Level_LEVEL_ANONYMOUS),
-				method("Raw", conduitv1.Level_LEVEL_ANONYMOUS), method("Println", conduitv1.Level_LEVEL_ANONYMOUS), method("Flood", conduitv1.Level_LEVEL_ANONYMOUS),
+				method("Finish", conduitv1.Level_LEVEL_ANONYMOUS), method("Raw", conduitv1.Level_LEVEL_ANONYMOUS), method("Println", conduitv1.Level_LEVEL_ANONYMOUS), method("Flood", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("CallTwice", conduitv1.Level_LEVEL_ANONYMOUS), method("CallLoop", conduitv1.Level_LEVEL_ANONYMOUS),
 				method("Given", conduitv1.Level_LEVEL_ANONYMOUS), method("Try", conduitv1.Level_LEVEL_ANONYMOUS),
 				heavy("Heavy"), heavy("HeavyClaim"), heavy("Stuck"),
@@ -279,6 +295,14 @@ func (f *fixture) Handle(in *link.Incoming) {
 				return err
 			}
 			_, _ = syscall.Write(2, bytes.Repeat([]byte("flood\n"), n))
+		case "Finish": // "<file>": ends well once the file is there
+			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
+				return err
+			}
+			if err := awaitFile(ctx, string(m.Data)); err != nil {
+				return err
+			}
+			answer = []byte("done")
 		case "Wait", "Heavy":
 			if err := s.Send(ctx, conduit.Message{ContentType: conduit.ContentBytes, Data: []byte("began")}); err != nil {
 				return err
@@ -437,7 +461,7 @@ func (r *rig) dial(user string, level conduit.Level) *link.Conn {
 // bytes. It appears whole, and at rest.
 func (r *rig) deploy(name, extra string) {
 	r.t.Helper()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -21,10 +21,11 @@ type operations struct {
 	news *broadcast
 
 	// begin runs a new element; nil until the host is up. Guarded by Host.mu, as are
-	// the transient deployments, by their ids.
+	// the transient deployments.
 	begin      func(*element)
-	transients map[string]*element
-	counted    uint64 // transient deployments so far
+	transients map[string]*element // by the id, and behind it the slot of one of a directory
+	trees      map[string]string   // what the directories of transient deployments hold, by the id
+	counted    uint64              // transient deployments so far
 
 	// One operator at a time changes a deployment.
 	turns *turns
@@ -40,7 +41,7 @@ type operations struct {
 }
 
 func newOperations() operations {
-	return operations{news: newBroadcast(), transients: map[string]*element{}, turns: &turns{waiting: map[string]*turn{}}, pinned: map[string]int{}}
+	return operations{news: newBroadcast(), transients: map[string]*element{}, trees: map[string]string{}, turns: &turns{waiting: map[string]*turn{}}, pinned: map[string]int{}}
 }
 
 // openOperations reads what was remembered, and removes what a host that was killed has
@@ -155,11 +156,14 @@ func (h *Host) lockDeployment(ctx context.Context, name string) ([]*element, fun
 	return list, unlock, nil
 }
 
-// begun is what an element was told to do.
+// begun is what an element was told to do: to run the binary sum, of a fresh start of that
+// round or a later one.
 type begun struct {
 	e     *element
-	sum   string
+	sum   string // empty = whatever it has
 	round uint64
+	id    string // with what the process is given; empty = whatever that is
+	rests bool   // its manifest has it run nothing
 }
 
 // awaitAll is await of each element of a deployment. It returns what became of it, or of
@@ -167,7 +171,7 @@ type begun struct {
 func (h *Host) awaitAll(ctx context.Context, all []begun) (Change, error) {
 	var whole Change
 	for _, b := range all {
-		c, err := h.await(ctx, b.e, b.sum, b.round)
+		c, err := h.await(ctx, b)
 		if err != nil {
 			return c, err
 		}
@@ -189,7 +193,9 @@ func ofSeveral(c Change, n int) Change {
 // listTransients returns the transient deployments in the order of their ids. h.mu is
 // held.
 func (h *Host) listTransients() []*element {
-	return slices.SortedFunc(maps.Values(h.transients), func(a, b *element) int { return cmp.Compare(a.transient, b.transient) })
+	return slices.SortedFunc(maps.Values(h.transients), func(a, b *element) int {
+		return cmp.Or(cmp.Compare(a.transient, b.transient), cmp.Compare(a.place.Load(), b.place.Load()), cmp.Compare(a.slot, b.slot))
+	})
 }
 
 // forgotten is told that a deployment has left: what can be rolled back to goes with it.
@@ -201,7 +207,8 @@ func (h *Host) forgotten(e *element) {
 	}
 	h.unused.Store(true)
 	if e.slot != "" {
-		return // what is remembered may be of the file that has taken its directory's name
+		h.forgottenTree(e.deployment)
+		return // what else is remembered may be of the file that has taken its directory's name
 	}
 	if err := h.record.change(e.deployment, func(r *recorded) { r.Good, r.Before = "", "" }); err != nil {
 		h.log.Warn("what is remembered of a deployment is not up to date", "deployment", e.deployment, "error", err)
@@ -230,7 +237,12 @@ func (h *Host) nowServes(e *element, b *binary) {
 func (h *Host) operated(d *DeploymentStatus, e *element) {
 	d.Cordoned, d.Transient = e.cordoned.Load(), e.transient
 	d.Disabled = e.isOff() || offInManifest([]*element{e}) != ""
-	if e.transient == "" && e.slot == "" && h.record != nil {
+	switch {
+	case e.transient != "" || h.record == nil:
+	case e.slot != "":
+		r := h.record.of(e.deployment)
+		d.Previous = r.treeBehind(r.Placed)
+	default:
 		d.Previous = h.record.of(e.deployment).back(e.wantedSum())
 	}
 }
@@ -292,6 +304,16 @@ func (h *Host) sweepStore(keep map[string]bool) {
 	for _, sum := range h.record.sums() {
 		keep[sum] = true
 	}
+	for _, sum := range h.record.trees() {
+		keep[sum] = true
+		leaves, err := h.store.tree(sum)
+		if err != nil {
+			h.log.Warn("what a deployment could be rolled back to is damaged", "tree", sum, "error", err)
+		}
+		for _, l := range leaves {
+			keep[l.sum] = true
+		}
+	}
 	if err := h.store.sweep(keep); err != nil {
 		h.log.Warn("old copies of binaries could not be removed", "error", err)
 	}
@@ -337,7 +359,7 @@ func placedOf(asked []lookNow) map[string]bool {
 
 // attempt is a start that failed, of the binary sum in that round.
 type attempt struct {
-	sum          string
+	sum, id      string
 	round        uint64
 	kind, reason string
 	settled      bool // what comes of it is there: the one before serves, or nothing does
@@ -347,7 +369,7 @@ type attempt struct {
 func (e *element) attempted(f finding, err error) {
 	kind, reason, _, _ := explain(err)
 	e.mu.Lock()
-	e.tried = attempt{sum: f.binary.sum, round: f.round, kind: kind, reason: reason, settled: true}
+	e.tried = attempt{sum: f.binary.sum, id: f.binary.id(), round: f.round, kind: kind, reason: reason, settled: true}
 	e.mu.Unlock()
 	e.h.news.tell()
 }
@@ -403,10 +425,11 @@ func (e *element) changeLocked() Change {
 // awaitMargin is how long before its context's deadline a wait ends.
 const awaitMargin = time.Second
 
-// await waits until an element serves the binary sum that was begun in a round or later,
-// or has failed to; one that is off, until nothing of it runs. What is to run is as it
-// is now: the error says so if another operator, or the directory, has changed it.
-func (h *Host) await(ctx context.Context, e *element, sum string, round uint64) (Change, error) {
+// await waits until an element serves what was begun, or has failed to; one that is off,
+// until nothing of it runs. What is to run is as it is now: the error says so if another
+// operator, or the directory, has changed it.
+func (h *Host) await(ctx context.Context, b begun) (Change, error) {
+	e := b.e
 	// A little before whoever asked gives up, so that they hear for what it waits.
 	if at, ok := ctx.Deadline(); ok {
 		early, cancel := context.WithDeadline(ctx, at.Add(-min(awaitMargin, time.Until(at)/4)))
@@ -415,8 +438,9 @@ func (h *Host) await(ctx context.Context, e *element, sum string, round uint64) 
 	}
 	for {
 		news := h.news.next()
-		c, waits, err := e.outcome(sum, round)
+		c, waits, err := b.outcome()
 		if waits == "" {
+			h.reroute() // whoever calls after this finds what it says
 			return c, err
 		}
 		select {
@@ -433,9 +457,15 @@ func (h *Host) await(ctx context.Context, e *element, sum string, round uint64) 
 	}
 }
 
-// outcome says what has become of the binary sum; waits says for what it waits, and is
-// empty when that is known.
-func (e *element) outcome(sum string, round uint64) (c Change, waits string, _ error) {
+// is reports whether a binary, with what its process is given, is what was begun.
+func (b *begun) is(sum, id string) bool {
+	return (b.sum == "" || b.sum == sum) && (b.id == "" || b.id == id)
+}
+
+// outcome says what has become of it; waits says for what it waits, and is empty when that
+// is known.
+func (b *begun) outcome() (c Change, waits string, _ error) {
+	e, round := b.e, b.round
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c = e.changeLocked()
@@ -448,17 +478,22 @@ func (e *element) outcome(sum string, round uint64) (c Change, waits string, _ e
 		return c, "", nil
 	case e.off:
 		return c, "element " + orUnknown(e.status.Name) + " is " + string(state), nil
-	case e.want.disabled:
+	case e.want.disabled && b.rests && state == Disabled:
+		c.Result = ResultDisabled
+		return c, "", nil
+	case e.want.disabled && !b.rests:
 		return c, "", superseded(e.deployment, "disabled")
+	case e.want.disabled:
+		return c, "element " + orUnknown(e.status.Name) + " is " + string(state), nil
 	case e.want.refused != nil:
 		return c, "", e.failedTo(e.want.refused.kind, e.want.refused.reason)
-	case sum != "" && (e.want.binary == nil || e.want.binary.sum != sum):
+	case e.want.binary == nil && (b.sum != "" || b.rests), e.want.binary != nil && !b.is(e.want.binary.sum, e.want.binary.id()):
 		return c, "", superseded(e.deployment, "changed")
-	case e.gen != nil && (sum == "" || e.gen.sum == sum) && e.gen.round >= round:
+	case e.gen != nil && b.is(e.gen.sum, e.gen.binary.id()) && e.gen.round >= round:
 		c.Result = ResultReady
 		c.Sum, c.Pid = e.gen.sum, e.gen.process.Pid()
 		return c, "", nil
-	case (sum == "" || e.tried.sum == sum) && e.tried.reason != "" && e.tried.round >= round && e.tried.settled:
+	case b.is(e.tried.sum, e.tried.id) && e.tried.reason != "" && e.tried.round >= round && e.tried.settled:
 		return c, "", e.failedTo(e.tried.kind, e.tried.reason)
 	}
 	if e.notes[noteWaits] != "" {
@@ -508,7 +543,7 @@ func (h *Host) Restart(ctx context.Context, name string) (Change, error) {
 	for _, e := range list {
 		e.log.Info("restart asked for by an operator")
 		sum, round := e.startAnew()
-		all = append(all, begun{e, sum, round})
+		all = append(all, begun{e: e, sum: sum, round: round})
 	}
 	return h.awaitAll(ctx, all)
 }

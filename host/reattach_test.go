@@ -61,7 +61,7 @@ func startDebugger(t *testing.T, name string) *debugger {
 
 func (d *debugger) command(name string) *exec.Cmd {
 	d.t.Helper()
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -36,6 +36,11 @@ type recorded struct {
 	// are kept in the store.
 	Good   string `json:"good,omitempty"`
 	Before string `json:"before,omitempty"`
+	// The same of a deployment that is a directory, by its listing in the store; Placed is
+	// what an operator has put there last.
+	Placed     string `json:"placed,omitempty"`
+	GoodTree   string `json:"good_tree,omitempty"`
+	BeforeTree string `json:"before_tree,omitempty"`
 }
 
 type recordFile struct {
@@ -109,6 +114,36 @@ func (r *record) sums() []string {
 		list = append(list, d.Good, d.Before)
 	}
 	return list
+}
+
+// trees returns the directories that are kept to go back to.
+func (r *record) trees() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []string
+	for _, d := range r.known {
+		for _, sum := range []string{d.GoodTree, d.BeforeTree} {
+			if sum != "" {
+				list = append(list, sum)
+			}
+		}
+	}
+	return list
+}
+
+// servesTree notes which directory serves.
+func (d *recorded) servesTree(sum string) {
+	if d.GoodTree != sum {
+		d.GoodTree, d.BeforeTree = sum, d.GoodTree
+	}
+}
+
+// treeBehind is back for a deployment that is a directory.
+func (d recorded) treeBehind(now string) string {
+	if d.GoodTree != now {
+		return d.GoodTree
+	}
+	return d.BeforeTree
 }
 
 // back returns the binary that a rollback from the wanted one leads to, "" if there is

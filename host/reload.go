@@ -110,7 +110,7 @@ func (e *element) consider(ctx context.Context, g *generation) (v verdict, again
 	case f.binary.sum == g.sum:
 		what = "what its process is given has changed"
 	}
-	e.log.Info(what+": a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
+	e.tell(hclog.Info, what+": a new process is started beside the old one", "sha256", f.binary.sum, "was", g.sum)
 	e.begin(ctx, f)
 	return goOn, 0
 }
@@ -212,7 +212,7 @@ func (e *element) notReplaced(f finding, err error) {
 	}
 	e.mu.Lock()
 	e.status.LastError = reason
-	e.tried = attempt{sum: sum, round: f.round, kind: kind, reason: reason}
+	e.tried = attempt{sum: sum, id: f.binary.id(), round: f.round, kind: kind, reason: reason}
 	e.mu.Unlock()
 	if fresh {
 		e.log.Error("the new process did not come up; the old one goes on", "kind", kind, "reason", reason, "sha256", sum)
@@ -296,7 +296,8 @@ func (e *element) retire(g *generation) {
 		case e.freed <- struct{}{}:
 		default:
 		}
-		e.log.Info("old generation stopped", "element", g.desc.GetElement(), "generation", g.number)
+		// It is told beside the one that serves by now, so which was it stands in the text, too.
+		e.tell(hclog.Info, fmt.Sprintf("old generation %d stopped", g.number), "element", g.desc.GetElement(), "generation", g.number)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,6 +55,7 @@ func sandboxFor(host, deployment Sandbox) (mode Sandbox, note string) {
 // that starts the process, until that has started.
 type box struct {
 	note      string
+	script    string // the interpreter that the first line of a script names
 	spec      sandbox.Spec
 	temp      string            // for the process's temporary files; removed with the process
 	effective sandbox.Effective // set once the process has started
@@ -62,8 +64,9 @@ type box struct {
 // tempPrefix begins the names of directories for temporary files in working directories.
 const tempPrefix = ".tmp-"
 
-// newBox prepares the sandbox of a process of a binary, whose working directory is work.
-func (e *element) newBox(of *binary, work string) (*box, error) {
+// newBox prepares the sandbox of a process of a binary, whose working directory is work;
+// program has its bytes.
+func (e *element) newBox(of *binary, work string, program io.ReaderAt) (*box, error) {
 	b := &box{}
 	b.spec.Mode, b.note = sandboxFor(e.h.o.Sandbox, of.sandbox)
 	if b.spec.Mode == SandboxOff {
@@ -82,9 +85,15 @@ func (e *element) newBox(of *binary, work string) (*box, error) {
 	b.temp = temp
 	b.spec.Kernel = e.h.o.kernel()
 	b.spec.Write = []string{data, work}
-	b.spec.Read = certificates(slices.Concat(e.h.o.Env, of.env))
+	env := slices.Concat(e.h.o.Env, of.env)
+	b.spec.Read = certificates(env)
+	if isScript(program) {
+		b.spec.Execute = interpreters(program, declaredValue(env, "PATH"))
+		b.spec.Read = append(b.spec.Read, besideInterpreters(b.spec.Execute)...)
+		b.script = interpreterOf(program)
+	}
 	if e.slot != "" { // what its deployment has beside the programs is for them
-		b.spec.Read = append(b.spec.Read, filepath.Join(e.h.o.Dir, e.deployment))
+		b.spec.Read = append(b.spec.Read, e.home())
 	}
 	b.spec.Limits = sandbox.Limits{Files: cmp.Or(of.limits.Files, pluginlink.DefaultNoFile), Core: uint64(max(0, of.limits.Core))}
 	return b, nil
@@ -93,20 +102,22 @@ func (e *element) newBox(of *binary, work string) (*box, error) {
 // certificates are the files and directories that the environment of a plugin names as
 // those of whom to trust.
 func certificates(declared []string) (paths []string) {
-	value := func(name string) string {
-		for _, kv := range slices.Backward(declared) {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
-				return v
-			}
-		}
-		return os.Getenv(name)
-	}
-	for _, path := range append(filepath.SplitList(value("SSL_CERT_DIR")), value("SSL_CERT_FILE")) {
+	for _, path := range append(filepath.SplitList(declaredValue(declared, "SSL_CERT_DIR")), declaredValue(declared, "SSL_CERT_FILE")) {
 		if filepath.IsAbs(path) {
 			paths = append(paths, path)
 		}
 	}
 	return paths
+}
+
+// declaredValue is that of a variable in the environment of a plugin.
+func declaredValue(declared []string, name string) string {
+	for _, kv := range slices.Backward(declared) {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return os.Getenv(name)
 }
 
 // on reports whether there is a sandbox.
@@ -165,6 +176,11 @@ func (b *box) startError(source string, err error) error {
 	switch {
 	case !ok:
 		return err
+	case errors.Is(e.Exec, syscall.EACCES) && b.script != "":
+		return &pluginlink.StartError{
+			Kind: pluginlink.KindNotExecutable, Path: source, Err: err,
+			Message: fmt.Sprintf("permission denied in its sandbox: its interpreter %s, which its first line names, may not be executed by the host's user, or its file system is mounted noexec", b.script),
+		}
 	case errors.Is(e.Exec, syscall.EACCES):
 		// Its own bits were looked at before; what it needs besides is a loader.
 		return &pluginlink.StartError{

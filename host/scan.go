@@ -88,7 +88,7 @@ type scanner struct {
 	grown bool      // there are directories to watch that inside has not returned
 	now   time.Time // of the present scan
 
-	placed map[string]bool // files that were put there whole: they need no rest in this scan
+	placed map[string]bool // deployments that were put there whole: they need no rest in this scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
@@ -178,6 +178,10 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	if err != nil {
 		return nil, 0, err
 	}
+	is, err := os.Stat(dir)
+	if err != nil {
+		return nil, 0, err
+	}
 	if s.verify == VerifyChecksum || s.verify == VerifyRequired {
 		s.sums = readSums(dir, s.unsafe)
 	}
@@ -220,6 +224,10 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 			found = append(found, *f)
 		}
 	}
+	// What was not found since the directory itself has gone is not removed.
+	if now, err := os.Stat(dir); err != nil || !os.SameFile(now, is) {
+		return nil, 0, fmt.Errorf("deployments directory %s was moved or replaced while it was read", s.dir)
+	}
 	forget(s.seen, present)
 	forget(s.done, present)
 	forget(s.found, present)
@@ -257,7 +265,7 @@ func (s *scanner) lookAt(c candidate, info fs.FileInfo, linked bool) (f *finding
 		sig.sum += " and a manifest"
 	}
 	if s.done[c.key] != sig && !s.isPutOff(c.key, sig) {
-		rests := s.rests(c.key, sig) || s.placed[c.key]
+		rests := s.rests(c.key, sig)
 		waits = !rests || !s.settle(c, sig)
 	}
 	if f, ok := s.found[c.key]; ok {

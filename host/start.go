@@ -46,11 +46,8 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDescription(d); err != nil {
+	if err := checkSaid(d, b); err != nil {
 		return nil, err
-	}
-	if b.named != "" && b.named != d.GetElement() {
-		return nil, &cause{refusedNamed, fmt.Sprintf("it calls itself %q, and %s calls it %q: write `name: %s` there, or leave the name out (%s)", d.GetElement(), b.namedAt, b.named, d.GetElement(), b.source)}
 	}
 	if !beside {
 		e.describe(d)
@@ -91,6 +88,17 @@ func (e *element) start(ctx context.Context, b *binary, beside bool) (_ *generat
 	return g, nil
 }
 
+// checkSaid looks at what the process of a binary says of itself.
+func checkSaid(d *conduitv1.Description, b *binary) error {
+	if err := checkDescription(d); err != nil {
+		return err
+	}
+	if b.named != "" && b.named != d.GetElement() {
+		return &cause{refusedNamed, fmt.Sprintf("it calls itself %q, and %s calls it %q: write `name: %s` there, or leave the name out (%s)", d.GetElement(), b.namedAt, b.named, d.GetElement(), b.source)}
+	}
+	return nil
+}
+
 // launch starts the process, a few at a time: many at once would only make each
 // other late. The time counts from exec.
 func (e *element) launch(ctx context.Context, b *binary, work string, beside bool) (*pluginlink.Process, *box, error) {
@@ -120,7 +128,7 @@ func (e *element) launch(ctx context.Context, b *binary, work string, beside boo
 	e.mu.Lock()
 	name, next := e.status.Name, e.status.Generation+1
 	e.mu.Unlock()
-	box, err := e.newBox(b, work)
+	box, err := e.newBox(b, work, f)
 	if err != nil {
 		return nil, nil, err
 	}

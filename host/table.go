@@ -40,8 +40,11 @@ func newTable(elements []*element) *table {
 	var last []*deploymentRoute // the transient ones: scans alone find them
 	for _, e := range elements {
 		if e.transient != "" {
-			d := &deploymentRoute{name: e.deployment, text: e.transient, elements: []elementRoute{e.route()}}
-			last = append(last, d)
+			if n := len(last); n == 0 || last[n-1].text != e.transient {
+				last = append(last, &deploymentRoute{name: e.deployment, text: e.transient})
+			}
+			d := last[len(last)-1]
+			d.elements = append(d.elements, e.route())
 			continue
 		}
 		d := t.byID[e.deploymentID]

@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/elemental-conduit/conduit"
 )
 
 // TestOneOfTwoRemoved: two deployments of one binary share nothing that the removal of one
@@ -56,7 +59,7 @@ func TestSlowStart(t *testing.T) {
 // TestOneStartAtBoot: a plugin is run once for it to serve: nothing else is asked of it by
 // a run of its own. And nothing is written where it was deployed, which may be read-only.
 func TestOneStartAtBoot(t *testing.T) {
-	self, err := os.Executable()
+	self, err := pluginFile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,5 +117,100 @@ func TestQuietStop(t *testing.T) {
 		if strings.Contains(line, "[WARN]") || strings.Contains(line, "[ERROR]") {
 			t.Errorf("logged: %s", line)
 		}
+	}
+}
+
+// TestCallsOutliveSwaps: calls that are under way when their process is replaced, and its
+// successor too, end as they would have: with the answer of the process that began them.
+func TestCallsOutliveSwaps(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "echo")
+	r.ready()
+	first := r.elements()["echo"].Pid
+	var calls []conduit.Exchange
+	begin := func() {
+		for range 4 {
+			x := invoke(r.ctx, r.client, echo, "Finish", "finish")
+			if m, err := x.Recv(r.ctx); err != nil || string(m.Data) != "began" {
+				t.Fatalf("%q, %v", m.Data, err)
+			}
+			calls = append(calls, x)
+		}
+	}
+	begin()
+	for n := range 2 {
+		r.deploy("echo", strconv.Itoa(n))
+		r.until("the next generation", func(m map[string]ElementStatus) bool { return m["echo"].Generation == uint64(n)+2 })
+		r.h.reroute()
+		begin()
+	}
+	s := r.elements()["echo"]
+	if s.Calls != 12 || len(s.Old) != 2 || s.Old[0].Pid != first || s.Old[0].Calls != 4 || s.Old[1].Calls != 4 {
+		t.Errorf("before they may end: %+v", s)
+	}
+	r.touch("echo", "finish")
+	for i, x := range calls {
+		if m, err := x.Recv(r.ctx); err != nil || string(m.Data) != "done" {
+			t.Errorf("call %d: %q, %v", i, m.Data, err)
+		}
+	}
+	r.until("the old ones to go", func(m map[string]ElementStatus) bool { return len(m["echo"].Old) == 0 })
+}
+
+// TestStartsTakeTurns: of many that are to start at once a few do, and the others wait
+// without that being held against them: a machine that starts all at once has each of them
+// late.
+func TestStartsTakeTurns(t *testing.T) {
+	t.Parallel()
+	const all, atOnce = 8, 2
+	dir := t.TempDir()
+	starts, goes := filepath.Join(dir, "starts"), filepath.Join(dir, "go")
+	r := newRigWith(t, func(o *Options) {
+		o.MaxStarts = atOnce
+		// It is waiting for its turn that takes so long, and not the handshake.
+		script := fmt.Sprintf("#!/bin/sh\necho + >> '%[1]s'\nuntil [ -e '%[2]s' ]; do sleep 0.01; done\necho - >> '%[1]s'\nexec '%[3]s'\n", starts, goes, mustPluginFile(t))
+		past := time.Now().Add(-time.Minute)
+		for i := range all {
+			path := filepath.Join(o.Dir, fmt.Sprintf("echo-%d", i))
+			mustDo(t, os.WriteFile(path, []byte(script), 0o700), os.Chtimes(path, past, past)) //nolint:gosec // a plugin is executable
+		}
+	})
+	r.until("those that may start", func(m map[string]ElementStatus) bool {
+		text, _ := os.ReadFile(starts)
+		return len(m) == all && strings.Count(string(text), "+") >= atOnce
+	})
+	waiting := 0
+	for _, s := range r.elements() {
+		if s.Reason == "waiting for its turn" {
+			waiting++
+		}
+	}
+	if waiting != all-atOnce {
+		t.Errorf("while %d start, %d of %d wait: %+v", atOnce, waiting, all, r.elements())
+	}
+	mustDo(t, os.WriteFile(goes, nil, 0o600))
+	for name, s := range r.until("all to serve", func(m map[string]ElementStatus) bool {
+		for _, s := range m {
+			if !s.State.Serving() {
+				return false
+			}
+		}
+		return true
+	}) {
+		if s.Restarts != 0 || s.Generation != 1 {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	text, err := os.ReadFile(starts)
+	mustDo(t, err)
+	now, most := 0, 0
+	for line := range strings.Lines(string(text)) {
+		if now--; line == "+\n" {
+			now += 2
+		}
+		most = max(most, now)
+	}
+	if most != atOnce || now != 0 {
+		t.Errorf("%d were starting at once, of %q", most, text)
 	}
 }

@@ -144,7 +144,7 @@ func TestScanVerify(t *testing.T) {
 // TestVerifyRequired: a binary that is not vouched for does not replace one that is.
 func TestVerifyRequired(t *testing.T) {
 	r := newRigWith(t, func(o *Options) { o.Verify = VerifyRequired }, "echo", "stranger")
-	self, err := os.Executable()
+	self, err := pluginFile()
 	mustDo(t, err)
 	bytes, err := os.ReadFile(self)
 	mustDo(t, err)

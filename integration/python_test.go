@@ -196,3 +196,19 @@ func (i *instance) onePlugin() (pid int) {
 	})
 	return pid
 }
+
+// TestPluginInPythonSandboxed: a script's interpreter, and what that needs, is let into its
+// sandbox; nothing else is.
+func TestPluginInPythonSandboxed(t *testing.T) {
+	needPython(t)
+	t.Parallel()
+	i := prepare(t, nil)
+	i.drop(counterFile, "counter")
+	i.launch("--host-sandbox=best-effort")
+	i.waitReady()
+	i.call(counterAddr, "Add", `{"name":"a","by":2}`).want(t, 0, "{\"name\": \"a\", \"value\": 2}\n")
+	rows := i.rows("ls", "elements")
+	if in, _ := rows[0]["sandbox"].(string); len(rows) != 1 || !strings.Contains(in, "no_new_privs, no capabilities, rlimits") {
+		t.Errorf("it is confined by %v", rows)
+	}
+}

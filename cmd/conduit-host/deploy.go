@@ -233,12 +233,17 @@ type deployFlags struct {
 func (a *app) deployCommand() *cobra.Command {
 	f := &deployFlags{}
 	cmd := &cobra.Command{
-		Use:   "deploy FILE",
-		Short: "Deploys a plugin binary",
+		Use:   "deploy PATH",
+		Short: "Deploys a plugin binary, or a directory of them",
 		Long: `Sends a plugin binary to the instance of this machine, or a peer with
 host.remote_admin, which examines it, asks it what it is, and puts it into its
-deployments directory, under the name of FILE or --name. Where there is a deployment
+deployments directory, under the name of PATH or --name. Where there is a deployment
 of that name it takes its place by a hot swap: no call fails.
+
+PATH may be a directory: with a deployment.yaml, or programs alone. All files in it are
+sent, hidden ones too, up to 4,096 of 1 GiB together, and take the place of what was
+there as a whole, at one stroke; of what is as it was nothing is started anew. Links are
+refused, and directories without a file left out.
 
 It returns when the new process is ready. If it does not come up (deploy_failed, exit
 status 1) the one before goes on; conduit-host rollback then puts its file back. The
@@ -248,47 +253,73 @@ With --transient it is kept in the instance's own directory and is gone when the
 instance ends; addresses with * for the deployment find it, behind all others, and
 none can name it.`,
 		Example: "  conduit-host deploy ./greeter\n" +
+			"  conduit-host deploy ./directory-with-deployment.yaml --name greeter\n" +
 			"  conduit-host deploy ./build/greeter-1.2 --name greeter --timeout 1m\n" +
 			"  conduit-host deploy ./greeter --transient -o json",
-		Args: takes(1, 1, "FILE"),
+		Args: takes(1, 1, "PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.change(cmd.Context(), &f.changeFlags, func(ctx context.Context, t target, c connection) error {
 				return a.deploy(ctx, t, c, args[0], f)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.name, "name", "", "what the deployment is called, if not as FILE")
+	cmd.Flags().StringVar(&f.name, "name", "", "what the deployment is called, if not as PATH")
 	cmd.Flags().BoolVar(&f.transient, "transient", false, "keep it until the instance ends")
 	cmd.Flags().BoolVar(&f.fresh, "new", false, "fail if there is a deployment of that name")
 	a.addChangeFlags(cmd, &f.changeFlags)
 	return cmd
 }
 
+// deploymentName returns what a deployment of a path is called.
+func (f *deployFlags) deploymentName(path string) (string, error) {
+	name := f.name
+	if name == "" {
+		if whole, err := filepath.Abs(path); err == nil { // of "." it is a name, too
+			path = whole
+		}
+		name = filepath.Base(path)
+	}
+	if err := address.ValidDeploymentName(name); err != nil {
+		return "", usagef("no deployment can be called %q: %v; give another name with --name", name, err)
+	}
+	return name, nil
+}
+
 func (a *app) deploy(ctx context.Context, t target, c connection, path string, f *deployFlags) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return a.deployDirectory(ctx, t, c, path, f)
+	}
 	file, err := openUpload(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close() //nolint:errcheck // read only
-	name := f.name
-	if name == "" {
-		name = filepath.Base(path)
-	}
-	if err := address.ValidDeploymentName(name); err != nil {
-		return usagef("no deployment can be called %q: %v; give another name with --name", name, err)
+	name, err := f.deploymentName(path)
+	if err != nil {
+		return err
 	}
 	size, sum, err := digestOf(file)
 	if err != nil {
 		return usagef("%s cannot be read: %v", path, err)
 	}
 	start := &conduitv1.DeployStart{Name: name, Transient: f.transient, Replace: !f.fresh, Size: uint64(size), Files: 1}
+	return a.upload(ctx, t, c, start, func(sent func(int), failed func(error)) iter.Seq[*conduitv1.DeployRequest] {
+		return deployItems(start, &conduitv1.DeployFile{Mode: 0o755, Size: uint64(size), Sha256: sum}, file, sent, func(err error) {
+			failed(usagef("%s cannot be read: %v", path, err))
+		})
+	})
+}
+
+// upload sends the messages of a deploy, and prints what has become of it. They are told
+// whom to tell what they have read, and why they cannot go on.
+func (a *app) upload(ctx context.Context, t target, c connection, start *conduitv1.DeployStart, messages func(sent func(int), failed func(error)) iter.Seq[*conduitv1.DeployRequest]) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var readErr error
-	progress := a.newProgress(name, size)
-	items := deployItems(start, &conduitv1.DeployFile{Mode: 0o755, Size: uint64(size), Sha256: sum}, file, progress.sent, func(err error) {
-		readErr = usagef("%s cannot be read: %v", path, err)
-		cancel(readErr)
+	progress := a.newProgress(start.GetName(), int64(start.GetSize()))
+	items := messages(progress.sent, func(err error) {
+		readErr = err
+		cancel(err)
 	})
 	r, err := conduit.Upload[*conduitv1.DeployResponse](ctx, admin(c), "Deploy", items)
 	progress.done()
@@ -310,10 +341,8 @@ func openUpload(path string) (*os.File, error) {
 			err = pe.Err
 		}
 		return nil, usagef("%s: %v", path, err)
-	case info.IsDir():
-		return nil, usagef("%s is a directory, and deploy takes plain plugin binaries: copy it into the deployments directory yourself, under a name that begins with a dot, and rename it", path)
 	case !info.Mode().IsRegular():
-		return nil, usagef("%s is not a regular file", path)
+		return nil, usagef("%s is neither a regular file nor a directory", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -335,26 +364,32 @@ func digestOf(f *os.File) (size int64, sum []byte, err error) {
 // cannot be read; sent, how many bytes have been read.
 func deployItems(start *conduitv1.DeployStart, file *conduitv1.DeployFile, from io.Reader, sent func(int), failed func(error)) iter.Seq[*conduitv1.DeployRequest] {
 	return func(yield func(*conduitv1.DeployRequest) bool) {
-		if !yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_Start{Start: start}}) ||
-			!yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_File{File: file}}) {
-			return
+		if yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_Start{Start: start}}) {
+			fileItems(yield, file, from, sent, failed)
 		}
-		b := make([]byte, deployChunk)
-		for {
-			n, err := io.ReadFull(from, b)
-			if n > 0 {
-				sent(n)
-				if !yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_Chunk{Chunk: b[:n]}}) {
-					return
-				}
+	}
+}
+
+// fileItems yields the messages of one file, and reports whether there may be more.
+func fileItems(yield func(*conduitv1.DeployRequest) bool, file *conduitv1.DeployFile, from io.Reader, sent func(int), failed func(error)) bool {
+	if !yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_File{File: file}}) {
+		return false
+	}
+	b := make([]byte, deployChunk)
+	for {
+		n, err := io.ReadFull(from, b)
+		if n > 0 {
+			sent(n)
+			if !yield(&conduitv1.DeployRequest{Part: &conduitv1.DeployRequest_Chunk{Chunk: b[:n]}}) {
+				return false
 			}
-			switch {
-			case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-				return
-			case err != nil:
-				failed(err)
-				return
-			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return true
+		case err != nil:
+			failed(err)
+			return false
 		}
 	}
 }

@@ -49,6 +49,7 @@ type serviceDescription struct {
 	Element    string `json:"element,omitempty"`
 	Version    string `json:"version,omitempty"`
 	State      string `json:"state,omitempty"`
+	Reason     string `json:"reason,omitempty"` // of the state, and what is to be warned of
 	Sandbox    string `json:"sandbox,omitempty"`
 	// Disabled, Cordoned and Transient are of the deployment; Cordoned of the instance, too.
 	Disabled  bool `json:"disabled,omitempty"`
@@ -94,6 +95,9 @@ func descriptionTable(w io.Writer, d *serviceDescription) {
 	valueLine(w, "address", d.Address)
 	valueLine(w, "instance", d.Name+" ("+d.Instance+")")
 	valueLine(w, "element", strings.TrimSpace(d.Element+" "+d.Version)+", "+d.State)
+	if d.Reason != "" {
+		valueLine(w, "why", d.Reason)
+	}
 	if d.Sandbox != "" {
 		valueLine(w, "sandbox", d.Sandbox)
 	}
@@ -178,7 +182,7 @@ func findService(info *conduitv1.InstanceInfo, a address.Address) (serviceDescri
 					out := serviceDescriptionOf(s)
 					out.Address, out.Instance, out.Name, out.Deployment = serviceAddress(addressed(d), e.GetName(), s.GetName()), info.GetInstance(), info.GetName(), d.GetName()
 					out.Element, out.Version, out.State = e.GetName(), e.GetVersion(), e.GetState()
-					out.Sandbox = e.GetSandbox()
+					out.Reason, out.Sandbox = e.GetReason(), e.GetSandbox()
 					out.Attributes = attributeRowsGiven(e)
 					out.Disabled, out.Transient = d.GetDisabled(), d.GetTransient()
 					out.Cordoned = d.GetCordoned() || info.GetState() == conduitv1.InstanceState_INSTANCE_STATE_CORDONED

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"io"
+	"io/fs"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/host"
@@ -14,6 +15,7 @@ import (
 // operating is what operators do to the deployments of a host.
 type operating interface {
 	deploy(ctx context.Context, u host.Upload) (host.Change, error)
+	deployTree(ctx context.Context, t host.Tree) (host.Change, error)
 	undeploy(ctx context.Context, name string, purge bool) (host.Change, error)
 	setEnabled(ctx context.Context, name string, on bool) (host.Change, error)
 	restart(ctx context.Context, name string) (host.Change, error)
@@ -23,6 +25,10 @@ type operating interface {
 
 func (p plugins) deploy(ctx context.Context, u host.Upload) (host.Change, error) {
 	return p.Deploy(ctx, u)
+}
+
+func (p plugins) deployTree(ctx context.Context, t host.Tree) (host.Change, error) {
+	return p.DeployTree(ctx, t)
 }
 
 func (p plugins) undeploy(ctx context.Context, name string, purge bool) (host.Change, error) {
@@ -44,7 +50,15 @@ func (p plugins) rollback(ctx context.Context, name string) (host.Change, error)
 func (p plugins) cordon(name string, on bool) (bool, error) { return p.CordonDeployment(name, on) }
 
 func (nothing) deploy(context.Context, host.Upload) (host.Change, error) {
-	return host.Change{}, conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonNotWritable, conduit.Refused,
+	return host.Change{}, errNoDeployments()
+}
+
+func (nothing) deployTree(context.Context, host.Tree) (host.Change, error) {
+	return host.Change{}, errNoDeployments()
+}
+
+func errNoDeployments() error {
+	return conduit.Errorf(conduit.FailedPrecondition, conduit.ReasonNotWritable, conduit.Refused,
 		"this instance has no deployments directory: start it with --host-deployments DIR")
 }
 
@@ -88,6 +102,25 @@ func (i *instance) Deploy(ctx context.Context, user string, start *conduitv1.Dep
 	return resultOf(i.host.deploy(ctx, host.Upload{
 		Name: start.GetName(), Transient: start.GetTransient(), Replace: start.GetReplace(),
 		Size: int64(min(file.GetSize(), host.MaxDeploy+1)), Sum: hex.EncodeToString(file.GetSha256()), Body: body,
+	}))
+}
+
+// DeployDirectory implements builtin.Operator.
+func (i *instance) DeployDirectory(ctx context.Context, user string, start *conduitv1.DeployStart, next func() (*conduitv1.DeployFile, io.Reader, error)) (*conduitv1.DeploymentResult, error) {
+	i.asked(user, "deploy", start.GetName())
+	return resultOf(i.host.deployTree(ctx, host.Tree{
+		Name: start.GetName(), Transient: start.GetTransient(), Replace: start.GetReplace(),
+		Size: int64(min(start.GetSize(), host.MaxDeploy+1)), Files: int(min(start.GetFiles(), host.MaxDeployFiles+1)),
+		Next: func() (host.TreeFile, error) {
+			file, body, err := next()
+			if err != nil {
+				return host.TreeFile{}, err
+			}
+			return host.TreeFile{
+				Path: file.GetPath(), Mode: fs.FileMode(file.GetMode()) & fs.ModePerm,
+				Size: int64(min(file.GetSize(), host.MaxDeploy+1)), Sum: hex.EncodeToString(file.GetSha256()), Body: body,
+			}, nil
+		},
 	}))
 }
 

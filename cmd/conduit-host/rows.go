@@ -82,6 +82,7 @@ type deploymentRow struct {
 	ID       string `json:"id"`
 	Name     string `json:"name"`
 	Status   string `json:"status"`
+	Why      string `json:"why,omitempty"` // of a status that is not clean
 	Elements int    `json:"elements"`
 	Enabled  bool   `json:"enabled"`
 	Cordoned bool   `json:"cordoned,omitempty"`
@@ -93,9 +94,31 @@ type deploymentRow struct {
 
 func deploymentRowOf(instance string, d *conduitv1.DeploymentInfo) deploymentRow {
 	return deploymentRow{
-		Instance: instance, ID: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Elements: len(d.GetElements()),
+		Why: whyOf(d), Instance: instance, ID: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Elements: len(d.GetElements()),
 		Enabled: !d.GetDisabled(), Cordoned: d.GetCordoned(), Transient: d.GetTransient(), Previous: d.GetPrevious(),
 	}
+}
+
+// whyOf returns what the first element of a deployment says of itself that has something to
+// say, and how many more have; "" if none has.
+func whyOf(d *conduitv1.DeploymentInfo) (why string) {
+	more := 0
+	for _, e := range d.GetElements() {
+		switch {
+		case e.GetReason() == "":
+		case why == "":
+			why = e.GetReason()
+			if len(d.GetElements()) > 1 {
+				why = e.GetName() + ": " + why
+			}
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		why = fmt.Sprintf("%s (and %d more)", shorten(why), more)
+	}
+	return why
 }
 
 // shownSum is how many digits of a SHA-256 a table shows.
@@ -104,7 +127,7 @@ const shownSum = 12
 func deploymentTable(w io.Writer, rows []deploymentRow) {
 	tableLine(w, "INSTANCE", "DEPLOYMENT", "ID", "STATUS", "ELEMENTS", "ENABLED", "CORDONED", "TRANSIENT", "PREVIOUS")
 	for _, r := range rows {
-		tableLine(w, r.Instance, r.Name, r.ID, r.Status, strconv.Itoa(r.Elements), yesNo(r.Enabled), yesNo(r.Cordoned), yesNo(r.Transient), r.Previous[:min(len(r.Previous), shownSum)])
+		tableLine(w, r.Instance, r.Name, r.ID, withReason(r.Status, r.Why), strconv.Itoa(r.Elements), yesNo(r.Enabled), yesNo(r.Cordoned), yesNo(r.Transient), r.Previous[:min(len(r.Previous), shownSum)])
 	}
 }
 

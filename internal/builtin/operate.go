@@ -19,6 +19,9 @@ import (
 type Operator interface {
 	// Deploy takes a deployment of one file, whose bytes are what body has.
 	Deploy(ctx context.Context, user string, start *conduitv1.DeployStart, file *conduitv1.DeployFile, body io.Reader) (*conduitv1.DeploymentResult, error)
+	// DeployDirectory takes a deployment of the files that next returns, io.EOF after the
+	// last one. A body is read to its end before the next call.
+	DeployDirectory(ctx context.Context, user string, start *conduitv1.DeployStart, next func() (*conduitv1.DeployFile, io.Reader, error)) (*conduitv1.DeploymentResult, error)
 	Undeploy(ctx context.Context, user, name string, purge bool) (*conduitv1.DeploymentResult, error)
 	SetEnabled(ctx context.Context, user, name string, on bool) (*conduitv1.DeploymentResult, error)
 	Restart(ctx context.Context, user, name string) (*conduitv1.DeploymentResult, error)
@@ -77,7 +80,8 @@ func operates[Req, Res proto.Message](empty func() Req, f func(ctx context.Conte
 	})
 }
 
-// deploy serves Deploy: a start, a file, and its bytes as they come.
+// deploy serves Deploy: a start, a file, and its bytes as they come; of a directory, a file
+// and its bytes again and again.
 func deploy(s *Services, who asker) link.ServeFunc {
 	return func(ctx context.Context, call *link.ServerCall) error {
 		if s.o.Operator == nil {
@@ -92,8 +96,15 @@ func deploy(s *Services, who asker) link.ServeFunc {
 		switch {
 		case start == nil:
 			return badParts("it begins with something else than a start")
-		case start.GetDirectory() || start.GetFiles() > 1:
-			return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadDeployment, conduit.Refused, "%s is a directory, and this release takes plain plugin binaries: copy it into the deployments directory yourself, under a name that begins with a dot, and rename it", start.GetName())
+		case start.GetDirectory():
+			parts.several = true
+			result, err := s.o.Operator.DeployDirectory(ctx, who.user, start, parts.nextFile)
+			if err != nil {
+				return err
+			}
+			return reply(call, &conduitv1.DeployResponse{Deployment: result})
+		case start.GetFiles() > 1:
+			return badParts("there are several files, and the start does not say that they are a directory")
 		}
 		second, err := parts.next()
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -115,7 +126,7 @@ func deploy(s *Services, who asker) link.ServeFunc {
 }
 
 func badParts(what string) error {
-	return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadContent, conduit.Refused, "a deploy is a start, a file, and its bytes in chunks: %s", what)
+	return conduit.Errorf(conduit.InvalidArgument, conduit.ReasonBadContent, conduit.Refused, "a deploy is a start, a file, and its bytes in chunks, of a directory each file and its bytes: %s", what)
 }
 
 // deployParts reads the messages of a Deploy; once those of the chunks are next, it is
@@ -124,6 +135,26 @@ type deployParts struct {
 	ctx  context.Context //nolint:containedctx // the call's own: an io.Reader is given none
 	call *link.ServerCall
 	left []byte // of the last chunk
+
+	several bool                  // files follow one another: the next ends the bytes of the last
+	file    *conduitv1.DeployFile // that has come, and was not asked for yet
+}
+
+// nextFile returns the next file of a directory, and its bytes. The error is io.EOF after
+// the last one, otherwise an *conduit.Error.
+func (p *deployParts) nextFile() (*conduitv1.DeployFile, io.Reader, error) {
+	if p.file == nil {
+		part, err := p.next()
+		if err != nil {
+			return nil, nil, err
+		}
+		if p.file = part.GetFile(); p.file == nil {
+			return nil, nil, badParts("something else comes where a file should")
+		}
+	}
+	f := p.file
+	p.file, p.left = nil, nil
+	return f, p, nil
 }
 
 // next reads a message. The error is io.EOF after the last one, otherwise an
@@ -145,9 +176,16 @@ func (p *deployParts) next() (*conduitv1.DeployRequest, error) {
 // Read implements io.Reader.
 func (p *deployParts) Read(b []byte) (int, error) {
 	for len(p.left) == 0 {
+		if p.file != nil {
+			return 0, io.EOF
+		}
 		part, err := p.next()
 		if err != nil {
 			return 0, err
+		}
+		if p.several && part.GetFile() != nil {
+			p.file = part.GetFile()
+			continue
 		}
 		if _, ok := part.GetPart().(*conduitv1.DeployRequest_Chunk); !ok {
 			return 0, badParts("something else than a chunk comes among them")

@@ -43,6 +43,26 @@ func (c *clerk) Deploy(_ context.Context, user string, start *conduitv1.DeploySt
 	return c.note("%s deploys %s, %d bytes of %d: %s", user, start.GetName(), len(b), file.GetSize(), bytes.TrimRight(b, "x"))
 }
 
+// DeployDirectory implements Operator.
+func (c *clerk) DeployDirectory(_ context.Context, user string, start *conduitv1.DeployStart, next func() (*conduitv1.DeployFile, io.Reader, error)) (*conduitv1.DeploymentResult, error) {
+	var got strings.Builder
+	for {
+		f, body, err := next()
+		if errors.Is(err, io.EOF) {
+			return c.note("%s deploys the directory %s:%s", user, start.GetName(), &got)
+		}
+		var b []byte
+		if err == nil {
+			b, err = io.ReadAll(body)
+		}
+		if err != nil {
+			_, _ = c.note("deploy cut short")
+			return nil, err
+		}
+		fmt.Fprintf(&got, " %s=%s", f.GetPath(), b)
+	}
+}
+
 // Undeploy implements Operator.
 func (c *clerk) Undeploy(_ context.Context, user, name string, purge bool) (*conduitv1.DeploymentResult, error) {
 	return c.note("%s undeploys %s, purge %v", user, name, purge)
@@ -163,8 +183,8 @@ func TestDeployParts(t *testing.T) {
 		_, err := send(parts...)
 		refused(t, what, err, conduit.InvalidArgument, conduit.ReasonBadContent)
 	}
-	_, err = send(startPart(&conduitv1.DeployStart{Name: "d", Directory: true, Files: 2}))
-	refused(t, "a directory", err, conduit.InvalidArgument, conduit.ReasonBadDeployment)
+	_, err = send(startPart(&conduitv1.DeployStart{Name: "d", Files: 2}))
+	refused(t, "several files that are no directory", err, conduit.InvalidArgument, conduit.ReasonBadContent)
 	if len(c.asked) > 0 {
 		t.Errorf("begun all the same: %s", <-c.asked)
 	}
@@ -172,6 +192,26 @@ func TestDeployParts(t *testing.T) {
 	refused(t, "a second file", err, conduit.InvalidArgument, conduit.ReasonBadContent)
 	if got := <-c.asked; got != "deploy cut short" {
 		t.Error(got)
+	}
+	// A directory: files with their bytes, of which there may be none.
+	dir := startPart(&conduitv1.DeployStart{Name: "d", Directory: true, Files: 3})
+	file := func(path string) *conduitv1.DeployRequest { return filePart(&conduitv1.DeployFile{Path: path}) }
+	if _, err := send(dir, file("a"), chunkPart("one"), chunkPart("two"), file("empty"), file("b/c"), chunkPart(""), chunkPart("three")); err != nil {
+		t.Error(err)
+	}
+	if got := <-c.asked; got != "ada deploys the directory d: a=onetwo empty= b/c=three" {
+		t.Error(got)
+	}
+	for what, parts := range map[string][]*conduitv1.DeployRequest{
+		"bytes of no file":    {dir, chunkPart("x")},
+		"a start among files": {dir, file("a"), chunkPart("x"), dir},
+		"a start for a file":  {dir, dir},
+	} {
+		_, err := send(parts...)
+		refused(t, what, err, conduit.InvalidArgument, conduit.ReasonBadContent)
+		if got := <-c.asked; got != "deploy cut short" {
+			t.Errorf("%s: %s", what, got)
+		}
 	}
 	// Who goes away in the middle is no end of the file.
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -63,6 +63,8 @@ func fixture(name string) {
 		fixtureStranger(os.Getenv("STRANGER_SOCKET"))
 	case "host":
 		fixtureHost()
+	case "threads":
+		fixtureThreads()
 	case "host-forks":
 		fixtureForkingHost()
 	case "sweeper": // with the mark in its own environment

@@ -47,6 +47,7 @@ func New(o Options) *Router {
 
 // Call is one that is to be decided: a *link.Incoming, or a link.Parked.
 type Call interface {
+	Conn() *link.Conn
 	Splice(to *link.Conn, out *frame.Invoke, owner link.Owner, tag uint64)
 	SpliceHeld(to *link.Conn, out *frame.Invoke, router link.Router, tag uint64)
 	Refuse(err *conduit.Error)

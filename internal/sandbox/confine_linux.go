@@ -183,6 +183,9 @@ func (s *Spec) rules(handled landlock.AccessFSSet, binary string) ([]landlock.Ru
 	if err := grant(readFiles|llsys.AccessFSExecute, binary); err != nil {
 		return nil, err
 	}
+	for _, path := range s.Execute {
+		_ = grant(readFiles|llsys.AccessFSExecute, path)
+	}
 	for _, path := range s.Write {
 		if err := grant(writeAll, path); err != nil {
 			return nil, err

@@ -74,6 +74,9 @@ type Spec struct {
 	// Read are files and directories that may be read, beside those of the system that
 	// every program needs. One that is missing is passed over.
 	Read []string
+	// Execute are files that may be read and executed, beside the plugin: the interpreter of
+	// a script. One that is missing is passed over.
+	Execute []string
 	// Limits are set before the plugin runs.
 	Limits Limits
 }

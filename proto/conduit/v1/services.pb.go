@@ -2088,7 +2088,8 @@ type DeployFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Within the directory, with / between its parts.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// The permission bits; of these only who may execute it is kept.
+	// The permission bits; of these is kept whether it may be executed, and whether others
+	// than its owner may read it.
 	Mode          uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	Size          uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	Sha256        []byte `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -2162,7 +2163,9 @@ type DeploymentResult struct {
 	// "ready", "unchanged" (it has these bytes already), "disabled", "removed".
 	Result string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	// Hex SHA-256 of what is deployed, and of what was before; empty if nothing is,
-	// or was. Of a deployment of several elements, these and the next two are empty.
+	// or was. Of a deployment that is a directory these are those of a listing of its
+	// files, and known after a deploy and a rollback alone; the next two are empty if it
+	// has several elements.
 	Sha256     string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	Was        string `protobuf:"bytes,5,opt,name=was,proto3" json:"was,omitempty"`
 	Generation uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
