@@ -26,6 +26,12 @@ part_sim() {
 	go test -count 1 -timeout 10m -run '^TestSim$' ./host -sim.seeds 3000
 }
 
+# Calls that are cancelled, time out, lose their link and their plugin, after which
+# nothing of them is left; `make soak` makes a million.
+part_soak() {
+	full ./host '^TestFullSoak$'
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {
