@@ -49,7 +49,7 @@ FIRST ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store lint fmt check-fmt check-mod check-cross release man generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store soak lint fmt check-fmt check-mod check-cross release man generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -97,6 +97,9 @@ bench-pick: ## Measure the choice among 10 to 10,000 peers
 sim: ## Simulate clusters that fail in each way: SEEDS (100000) worlds from seed FIRST on
 	$(GO) test -count 1 -run '^TestSim$$' -timeout 24h ./internal/link -sim.seeds $(or $(SEEDS),100000)
 	$(GO) test -count 1 -run '^TestSim$$' -timeout 24h ./host -sim.first $(FIRST) -sim.seeds $(or $(SEEDS),100000)
+
+soak: ## Make CALLS (1000000) calls under cancels, deadlines, cuts and kills, and look what is left of them
+	SOAK_CALLS=$(or $(CALLS),1000000) $(GO) test -tags full -count 1 -timeout 2h -run '^TestFullSoak$$' -v ./host
 
 sim-capacity: ## Simulate picks with network delay: joiners, false refusals (SEEDS)
 	$(GO) test -run '^TestCapacity$$' -v -timeout 30m ./registry -sim.seeds $(or $(SEEDS),20)

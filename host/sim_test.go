@@ -395,6 +395,7 @@ func simDescription(name string) *conduitv1.Description {
 		method("Unary", 0, user, false, true), method("Safe", 0, user, true, true), method("Heavy", 15, user, false, true),
 		method("Stream", 0, user, false, true), method("Upload", 0, user, false, true), method("Duplex", 0, user, false, true),
 		method("Fail", 0, user, false, true), method("Wait", 0, user, false, true), method("Claim", 5, user, false, true),
+		method("Panic", 0, user, false, true), method("Odd", 0, user, false, true), // of TestReasons
 		method("Super", 0, conduit.Superuser, false, true), method("Inner", 0, user, false, false),
 	}}}}
 }
@@ -917,6 +918,10 @@ func (p *simProcess) work(ctx context.Context, c *link.ServerCall, op *simOp) er
 	case "Wait":
 		<-ctx.Done()
 		return context.Cause(ctx)
+	case "Panic":
+		panic("as asked")
+	case "Odd":
+		return errors.New("something went wrong")
 	case "Stream":
 		for n := range op.down - 1 {
 			if err := c.Send(ctx, conduit.Message{Data: op.payload(n, 1)}); err != nil {
