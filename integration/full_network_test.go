@@ -152,7 +152,7 @@ func TestFullNetworkBandwidth(t *testing.T) {
 // TestFullNetworkSilence: when packets get lost without a word, whichever way, a call
 // fails within 4.5 s by default, as lost and unknown, and the handler at the other end is
 // told, too.
-func TestFullNetworkSilence(t *testing.T) {
+func TestFullNetworkSilence(t *testing.T) { //nolint:tparallel // no other test should keep the machine busy meanwhile
 	for name, which := range map[string]func(from, to string) bool{
 		"both ways": func(string, string) bool { return true },
 		"there":     func(_, to string) bool { return to == "10.9.0.1" },
@@ -274,7 +274,7 @@ func (n *networked) answering(calls int) map[string]bool {
 
 // TestFullNetworkPartition: a worker that the others cannot reach any more, in either
 // direction or both, is missed by nobody, and is called again once it can be reached.
-func TestFullNetworkPartition(t *testing.T) {
+func TestFullNetworkPartition(t *testing.T) { //nolint:tparallel // no other test should keep the machine busy meanwhile
 	for name, which := range map[string]func(from, to string) bool{
 		"both ways": func(from, to string) bool { return from == "10.9.0.1" || to == "10.9.0.1" },
 		"to it":     func(_, to string) bool { return to == "10.9.0.1" },
