@@ -89,7 +89,7 @@ func (i *instance) overdue() (n float64) {
 func TestDrainIsSeen(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--drain-timeout", "10m")
-	leaving, staying := c.workers[0], c.workers[1]
+	leaving, other := c.workers[0], c.at(c.workers[1])
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	door := c.front.managed(ctx)
@@ -110,7 +110,7 @@ func TestDrainIsSeen(t *testing.T) {
 	late := make(chan string, 1)
 	go func() {
 		got, err := conduit.Call[string](ctx, there, "Chain", map[string]any{
-			"address": c.at(staying), "method": "Upper", "request": "called while it drains", "after_ms": 2000,
+			"address": other, "method": "Upper", "request": "called while it drains", "after_ms": 2000,
 		})
 		if err != nil {
 			got = err.Error()
