@@ -7,6 +7,7 @@ import "testing"
 // TestFullPerCall has a cluster in which each call between instances has a link of its
 // own pass what one with shared links passes.
 func TestFullPerCall(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]func(t *testing.T, flags ...string){
 		"three workers":    threeWorkers,
 		"rolling restart":  rollingRestart,

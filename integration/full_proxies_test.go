@@ -52,11 +52,11 @@ func proxyKinds() []proxyKind {
 				if os.Getuid() == 0 { // or its workers could not read a directory of ours
 					user = "user root;\n"
 				}
-				temp := ""
+				var temp strings.Builder
 				for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-					temp += fmt.Sprintf("%s_temp_path %s/%s;\n", kind, dir, kind)
+					fmt.Fprintf(&temp, "%s_temp_path %s/%s;\n", kind, dir, kind)
 				}
-				return fmt.Sprintf("daemon off;\n%spid %s/pid;\nevents { }\nhttp {\naccess_log off;\n%s%s\n}\n", user, dir, temp, page)
+				return fmt.Sprintf("daemon off;\n%spid %s/pid;\nevents { }\nhttp {\naccess_log off;\n%s%s\n}\n", user, dir, temp.String(), page)
 			},
 			args:   func(file, dir string) []string { return []string{"nginx", "-e", "stderr", "-p", dir, "-c", file} },
 			reload: signals(syscall.SIGHUP),
@@ -300,6 +300,7 @@ func (x *proxied) external(t *testing.T, name string, flags ...string) *instance
 // TestFullProxies has each proxy before two workers and a gateway, with the
 // configuration that docs/proxies.md shows.
 func TestFullProxies(t *testing.T) {
+	t.Parallel()
 	for _, k := range proxyKinds() {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
@@ -327,6 +328,7 @@ func TestFullProxies(t *testing.T) {
 // calls: all shapes, over links that end TLS at the proxy, by the pool; and a message
 // that is far larger than any buffer on the way.
 func (x *proxied) calls(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := client.Dial(ctx, client.Options{Peers: []string{"wss://" + x.pool}, TLS: trusting(t, x.certs, false)})
@@ -367,6 +369,7 @@ func (x *proxied) calls(t *testing.T) {
 // gateway: a stream of HTTP comes as it is made, not when it is over, and whoever hangs
 // up ends the call.
 func (x *proxied) gateway(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+x.pool+"/v1/call/"+echoPath+"CountSlow", strings.NewReader(`{"n":1000,"interval_ms":600000}`))
@@ -391,6 +394,7 @@ func (x *proxied) gateway(t *testing.T) {
 
 // silent: a link without calls outlives the proxy's limit, since both ends ping.
 func (x *proxied) silent(t *testing.T) {
+	t.Helper()
 	x.front.until("its links to be idle for twice as long as the proxy permits", func() bool {
 		idle := 0
 		for _, row := range x.front.rows("ls", "links") {
@@ -408,6 +412,7 @@ func (x *proxied) silent(t *testing.T) {
 // cut: without pings the proxy ends a silent link. That is seen, said with the reason,
 // and costs no call.
 func (x *proxied) cut(t *testing.T) {
+	t.Helper()
 	quiet := x.external(t, "quiet", "--gateway-listen", "127.0.0.1:0", "--cluster-ping-interval", "10m")
 	quiet.waitLine("word of a link that was cut", func(s string) bool {
 		return strings.Contains(s, "an idle link was lost") && strings.Contains(s, "silent") && strings.Contains(s, "cluster.ping_interval")
@@ -419,6 +424,7 @@ func (x *proxied) cut(t *testing.T) {
 
 // reloaded: under load, and no idempotent call fails.
 func (x *proxied) reloaded(t *testing.T) {
+	t.Helper()
 	c := &cluster{t: t, front: x.front}
 	load := x.front.load(4, "Where", `{"ms":1}`)
 	for range 3 {
@@ -451,6 +457,7 @@ func (x *proxied) gone() int { return strings.Count(x.front.output(), "peer is g
 // spoilt: a proxy that rewrites the path, or takes the headers of the upgrade away, and
 // a URL that counts on the former, are told what is wrong.
 func (x *proxied) spoilt(t *testing.T) {
+	t.Helper()
 	page := proxyPage(t, x.kind.name)
 	spoilt := x.kind.spoilt.Replace(page)
 	if spoilt == page {

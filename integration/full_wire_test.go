@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ import (
 // kernel's TCP. All of it ends with the test: a namespace has no name, and lives only as
 // long as somebody holds it.
 type wire struct {
-	t testing.TB
+	t *testing.T
 	// delay is what a packet takes from one end to the other; rate is how many bytes a
 	// second one end may send, 0 = any number. What comes faster is kept, however much.
 	delay time.Duration
@@ -58,7 +59,7 @@ type parcel struct {
 const mtu = 16000
 
 // newWire makes a wire with ends of the addresses 10.9.0.1 and so on.
-func newWire(t testing.TB, ends int, delay time.Duration, rate float64) *wire {
+func newWire(t *testing.T, ends int, delay time.Duration, rate float64) *wire {
 	t.Helper()
 	if why := noNamespaces(); why != nil {
 		if os.Getenv("CONDUIT_TEST_ALL") != "" {
@@ -122,8 +123,10 @@ func (e *end) open() error {
 				return fmt.Errorf("no TUN device: %w", err)
 			}
 			for _, args := range [][]string{
-				{"link", "set", "lo", "up"}, {"link", "set", "wire", "mtu", fmt.Sprint(mtu)},
-				{"address", "add", e.address + "/24", "dev", "wire"}, {"link", "set", "wire", "up"},
+				{"link", "set", "lo", "up"},
+				{"link", "set", "wire", "mtu", strconv.Itoa(mtu)},
+				{"address", "add", e.address + "/24", "dev", "wire"},
+				{"link", "set", "wire", "up"},
 			} {
 				if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil { //nolint:gosec // as above
 					return fmt.Errorf("ip %v: %w: %s", args, err, out)

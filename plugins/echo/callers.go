@@ -57,11 +57,15 @@ type chainRequest struct {
 	Method  string          `json:"method"`
 	Request json.RawMessage `json:"request,omitempty"`
 	AsSelf  bool            `json:"as_self,omitempty"`
+	AfterMS int             `json:"after_ms,omitempty"`
 }
 
-// chain calls another element, as the caller of this one or as itself. What goes
-// wrong there is the answer here.
+// chain calls another element, as the caller of this one or as itself, at once or after
+// some time. What goes wrong there is the answer here.
 func chain(ctx context.Context, in chainRequest) (json.RawMessage, error) {
+	if err := wait(ctx, time.Duration(in.AfterMS)*time.Millisecond); err != nil {
+		return nil, err
+	}
 	if in.AsSelf {
 		ctx = pluginapi.AsSelf(ctx)
 	}

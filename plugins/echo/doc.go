@@ -35,7 +35,7 @@
 //	PanicGoroutine  string                                 a panic beside the handler: the process dies
 //	WhoAmI          nothing                                the caller as the element sees it
 //	Where           {ms}                                   {pid} of the process that answers, after that time; idempotent
-//	Chain           {address, method, request, as_self}    the answer of the method that it calls
+//	Chain           {address, method, request, as_self, after_ms}    the answer of the method that it calls, after that time
 //	Print           {stdout, stderr}                       nothing; prints both, a line each
 //	Log             {level, message}                       nothing; logs
 //	Flood           {lines, bytes}                         nothing; lines of that many bytes on stderr
