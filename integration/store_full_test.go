@@ -23,7 +23,7 @@ import (
 // acknowledged is there, of no batch one half, the file opens without help and no lock is
 // held. CONDUIT_STORE_ROUNDS says how often.
 func TestFullStoreIsKilled(t *testing.T) {
-	rounds := 40
+	rounds := 30
 	if s := os.Getenv("CONDUIT_STORE_ROUNDS"); s != "" {
 		var err error
 		if rounds, err = strconv.Atoi(s); err != nil {

@@ -230,29 +230,29 @@ func TestContentsAboveOneMessage(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<18) // 12 MiB; a message has at most 10
 	s := f.Service(serviceName)
 	for range 2 { // new, then in place of it
-		out, err := conduit.Upload[writeReply](f.ctx, s, "Write", func(yield func(operation) bool) {
-			if !yield(operation{Path: p("/big")}) {
+		out, err := conduit.Upload[*persistpb.WriteReply](f.ctx, s, "Write", func(yield func(*persistpb.Operation) bool) {
+			if !yield(&persistpb.Operation{Path: new("/big")}) {
 				return
 			}
 			for c := range slices.Chunk(data, 1<<20) {
-				if !yield(operation{Data: c}) {
+				if !yield(&persistpb.Operation{Data: c}) {
 					return
 				}
 			}
 		})
-		if err != nil || out.Size != int64(len(data)) {
+		if err != nil || out.GetSize() != int64(len(data)) {
 			t.Fatalf("written: %+v, %v", out, err)
 		}
 	}
 	var got []byte
-	for piece, err := range conduit.Stream[piece](f.ctx, s, "Read", operation{Path: p("/big")}) {
+	for piece, err := range conduit.Stream[*persistpb.Piece](f.ctx, s, "Read", &persistpb.Operation{Path: new("/big")}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if piece.Size != int64(len(data)) {
-			t.Fatalf("a piece says that there are %d bytes", piece.Size)
+		if piece.GetSize() != int64(len(data)) {
+			t.Fatalf("a piece says that there are %d bytes", piece.GetSize())
 		}
-		got = append(got, piece.Data...)
+		got = append(got, piece.GetData()...)
 	}
 	if !bytes.Equal(got, data) {
 		t.Errorf("%d bytes come back, not the %d that were written", len(got), len(data))

@@ -148,8 +148,8 @@ func sizeOf(r result) int64 {
 // fits refuses a result that makes an answer too large, before anything is committed.
 func (p *persist) fits(r result, before int64) (sum int64, err error) {
 	sum = before + sizeOf(r)
-	if sum > p.limits.answer {
-		err = exceeds("max_answer", p.limits.answer, "the answer would have more than %d bytes: Read gives contents of any size, List a listing", p.limits.answer)
+	if sum > p.answer {
+		err = exceeds("max_answer", p.answer, "the answer would have more than %d bytes: Read gives contents of any size, List a listing", p.answer)
 	}
 	return sum, err
 }

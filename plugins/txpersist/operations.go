@@ -93,8 +93,8 @@ func (p *persist) load(tx *store.ReadTx, id address.ResourceID) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	if r.Size() > p.limits.answer {
-		return nil, exceeds("max_answer", p.limits.answer, "contents of %d bytes are too large for one answer: Read gives them in pieces", r.Size())
+	if r.Size() > p.answer {
+		return nil, exceeds("max_answer", p.answer, "contents of %d bytes are too large for one answer: Read gives them in pieces", r.Size())
 	}
 	data := make([]byte, r.Size())
 	_, err = io.ReadFull(r, data)
@@ -103,8 +103,8 @@ func (p *persist) load(tx *store.ReadTx, id address.ResourceID) ([]byte, error) 
 
 // pageOf is how many entries an operation asks for.
 func (p *persist) pageOf(o operation) int {
-	if o.Limit == 0 || int64(o.Limit) > p.limits.page {
-		return int(p.limits.page)
+	if o.Limit == 0 || int64(o.Limit) > p.page {
+		return int(p.page)
 	}
 	return o.Limit
 }
@@ -332,8 +332,8 @@ func at(i int, err error) error {
 
 func (p *persist) transact(ctx context.Context, in transactRequest) (transactReply, error) {
 	sc := store.Scope{Paths: in.Scope.Paths, IDs: in.Scope.IDs, Label: "transact", Owner: ownerOf(ctx)}
-	if int64(len(in.Operations)) > p.limits.operations {
-		return transactReply{}, failure(exceeds("max_operations", p.limits.operations, "a batch of %d operations", len(in.Operations)))
+	if int64(len(in.Operations)) > p.operations {
+		return transactReply{}, failure(exceeds("max_operations", p.operations, "a batch of %d operations", len(in.Operations)))
 	}
 	out, err := once(ctx, p, sc, in.Key, in, func(tx *store.WriteTx) (out transactReply, err error) {
 		size := int64(0)
@@ -374,7 +374,7 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 			return failure(lacks("list", "a path"))
 		}
 		err := p.store.View(ctx, ownScope(ctx, in), func(tx *store.ReadTx) (err error) {
-			page, err = tx.Page(*in.Path, cursor, int(p.limits.page))
+			page, err = tx.Page(*in.Path, cursor, int(p.page))
 			return err
 		})
 		if err != nil {
@@ -547,7 +547,7 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 			}
 		}
 	}()
-	idle := time.NewTimer(p.limits.idle)
+	idle := time.NewTimer(p.idle)
 	defer idle.Stop()
 	for i := 0; ; i++ {
 		var m message
@@ -556,12 +556,12 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 		case <-idle.C:
 			return &pluginapi.Error{
 				Code: pluginapi.Aborted, Reason: api.ReasonIdle,
-				Message: "no operation came for " + p.limits.idle.String() + ", so the transaction was rolled back",
+				Message: "no operation came for " + p.idle.String() + ", so the transaction was rolled back",
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		idle.Reset(p.limits.idle)
+		idle.Reset(p.idle)
 		switch {
 		case m.err == io.EOF:
 			return nil // without commit
@@ -574,8 +574,8 @@ func (p *persist) transaction(ctx context.Context, items pluginapi.Receiver[oper
 			return send(result{})
 		}
 		var r result
-		if int64(i) >= p.limits.operations {
-			err = exceeds("max_operations", p.limits.operations, "the transaction has had %d operations", i)
+		if int64(i) >= p.operations {
+			err = exceeds("max_operations", p.operations, "the transaction has had %d operations", i)
 		} else if r, err = tx.step(m.op); err == nil {
 			_, err = p.fits(r, 0)
 		}

@@ -174,6 +174,7 @@ func FuzzBatch(f *testing.F) {
 	}
 	f.Add(seed, false)
 	f.Add([]byte(`{"scope":{"paths":["/a"]},"operations":[{"op":"save","path":"/a","data":"NDI=","due_ms":"1"},{}],"key":"k"}`), true)
+	f.Add([]byte(`{"operations":[{"limit":-5,"data":"","path":"/"}]}`), true)
 	f.Add([]byte(`{"operations":[null]}`), true)
 	f.Add([]byte(`{"operations":[{"id":"x"}]}`), true)
 	f.Fuzz(func(t *testing.T, data []byte, text bool) {

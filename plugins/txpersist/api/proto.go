@@ -3,6 +3,7 @@ package api
 import (
 	"encoding"
 	"fmt"
+	"math"
 
 	"github.com/elemental-conduit/conduit/address"
 	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
@@ -96,7 +97,7 @@ func eachOf[T, U any](in []T, fn func(T) (U, error)) ([]U, error) {
 // Proto is the operation as it travels.
 func (o Operation) Proto() *persistpb.Operation {
 	out := &persistpb.Operation{
-		Op: o.Op, Path: written(o.Path), Id: written(o.ID), Data: o.Data, Offset: o.Offset, Limit: int32(min(max(o.Limit, -1), 1<<30)), //nolint:gosec // cut to fit
+		Op: o.Op, Path: written(o.Path), Id: written(o.ID), Data: o.Data, Offset: o.Offset, Limit: int32(min(max(o.Limit, math.MinInt32), math.MaxInt32)), //nolint:gosec // cut to fit
 		Cursor: o.Cursor, Absent: o.Absent, Task: written(o.Task), DueMs: o.DueMS, Key: o.Key, ReadOnly: o.ReadOnly,
 	}
 	if o.Scope != nil {
@@ -281,7 +282,7 @@ func EventOf(m *persistpb.Event) (e Event, err error) {
 
 // Proto is the request as it travels.
 func (t TaskRequest) Proto() *persistpb.TaskRequest {
-	return &persistpb.TaskRequest{Path: written(t.Path), Window: int32(min(max(t.Window, -1), 1<<30)), LeaseMs: t.LeaseMS} //nolint:gosec // cut to fit
+	return &persistpb.TaskRequest{Path: written(t.Path), Window: int32(min(max(t.Window, math.MinInt32), math.MaxInt32)), LeaseMs: t.LeaseMS} //nolint:gosec // cut to fit
 }
 
 // TaskRequestOf reads the request of WatchTasks.

@@ -945,6 +945,18 @@ func TestLimitOfEachOwner(t *testing.T) {
 	if open := s.Stats().Transactions; len(open) != 3 || open[0].Owner != "ada" || !strings.Contains(open[0].String(), `of "ada"`) {
 		t.Errorf("open are %v", open)
 	}
+	// One that gives up waiting gives its place back, too.
+	ctx, cancel := context.WithCancel(s.ctx)
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := s.Write(ctx, of("eve"))
+		gaveUp <- err
+	}()
+	s.waiting(2)
+	cancel()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
 	first.Close()
 	must(t, <-waits)
 	others.Close()

@@ -168,9 +168,10 @@ func (s *Store) begin(ctx context.Context, m mode, declared Scope) (t *ReadTx, e
 		return nil, err
 	}
 	t = &ReadTx{s: s, mode: m, scope: sc, label: declared.Label, owner: declared.Owner}
+	taken := t // a return sets t to nil
 	defer func() {
 		if err != nil {
-			s.givePlace(t)
+			s.givePlace(taken)
 		}
 	}()
 	if m != modeRead {
