@@ -110,6 +110,7 @@ answer=$(in_image call '*://echo/echo/conduit.example.Echo' Upper '"hello"' --da
 kill -TERM "$(started)"
 wait "$pid" || fail "it did not drain: $(tail -5 "$work/log")"
 grep -q '"@message":"stopped"' "$work/log" || fail "it did not say that it has stopped: $(tail -5 "$work/log")"
+mv "$work/log" "$work/log.ended" # the number of its process may be another one's from now on
 
 echo '- systemd reads the unit, and finds it hardened'
 mkdir "$work/unit"
