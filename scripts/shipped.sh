@@ -15,8 +15,10 @@ fail() {
 work=$(mktemp -d)
 chmod 755 "$work"
 pids=()
+# started: the process of the instance, if there is one.
+started() { sed -n 's/.*"@message":"started".*"pid":\([0-9]*\).*/\1/p' "$work/log" 2>/dev/null || true; }
 finish() {
-	for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+	for pid in "${pids[@]}" $(started); do kill -KILL "$pid" 2>/dev/null || true; done
 	rm -rf "$work"
 }
 trap finish EXIT
@@ -104,9 +106,11 @@ until grep -q '"@message":"ready"' "$work/log"; do
 done
 answer=$(in_image call '*://echo/echo/conduit.example.Echo' Upper '"hello"' --data-dir /var/lib/conduit/data)
 [ "$answer" = '"HELLO"' ] || fail "the element in the image answers $answer"
-kill -TERM "$pid"
+# The program itself: $pid is the shell that waits for it.
+kill -TERM "$(started)"
 wait "$pid" || fail "it did not drain: $(tail -5 "$work/log")"
 grep -q '"@message":"stopped"' "$work/log" || fail "it did not say that it has stopped: $(tail -5 "$work/log")"
+mv "$work/log" "$work/log.ended" # the number of its process may be another one's from now on
 
 echo '- systemd reads the unit, and finds it hardened'
 mkdir "$work/unit"
