@@ -46,7 +46,10 @@ func (q *request) door() (done bool, f *fault) {
 		q.reply.begin(http.StatusNoContent)
 		return true, nil
 	}
-	if r.Method != method {
+	if r.Method != method && (r.Method != http.MethodHead || listOf(path) == "") {
+		if listOf(path) != "" {
+			method += ", " + http.MethodHead
+		}
 		h.Set("Allow", method)
 		return false, refuse(http.StatusMethodNotAllowed, conduit.InvalidArgument, reasonHTTPMethod, "%s", wrongMethod(path))
 	}
@@ -63,9 +66,11 @@ func wrongMethod(path string) string {
 		return "a session is made with POST"
 	case currentPath:
 		return "a session is ended with DELETE"
-	default:
-		return "calls are made with POST"
 	}
+	if isDirectory(path) {
+		return "what there is is asked with GET"
+	}
+	return "calls are made with POST"
 }
 
 // origins are the web pages that may call.

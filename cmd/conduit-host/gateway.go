@@ -39,6 +39,7 @@ func (i *instance) serveGateway(l net.Listener) error {
 		Authenticate: i.access.caller,
 		Watch:        i.access.watch,
 		AuthStore:    i.access.storeID(),
+		Directory:    directory{i},
 	}
 	if i.access.sessions != nil {
 		o.Sessions = logins{i.access}

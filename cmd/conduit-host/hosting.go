@@ -34,6 +34,8 @@ type hosting interface {
 	links() []host.PluginLink
 	// logs gives the log of a deployment, as builtin.Logs does.
 	logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error
+	// events tells what is loaded and what changes of it, as host.Host.Events does.
+	events(ctx context.Context, send func(*conduitv1.HostEvent) error) error
 	// ready is closed once everything that is deployed runs or has failed once.
 	ready() <-chan struct{}
 	// unready says why not everything that is deployed can be called yet.
@@ -168,6 +170,10 @@ func (p plugins) logs(ctx context.Context, in *conduitv1.LogsRequest, send func(
 	return p.Logs(ctx, in, send)
 }
 
+func (p plugins) events(ctx context.Context, send func(*conduitv1.HostEvent) error) error {
+	return p.Events(ctx, send)
+}
+
 // notes says no more than names and kinds: whoever reaches the ops listener reads it.
 func (p plugins) notes() (notes []string) {
 	for _, d := range p.Snapshot() {
@@ -212,6 +218,11 @@ func (nothing) ready() <-chan struct{} {
 
 func (nothing) logs(context.Context, *conduitv1.LogsRequest, func(*conduitv1.LogRecord) error) error {
 	return notHosted()
+}
+
+func (nothing) events(ctx context.Context, _ func(*conduitv1.HostEvent) error) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (nothing) unready() []string { return nil }

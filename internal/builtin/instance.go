@@ -27,6 +27,35 @@ func (s *Services) Info() *conduitv1.InstanceInfo {
 	return s.whoAmI(asker{level: conduit.System, operator: true}, nil)
 }
 
+// Tell returns what an asker at a door of the network may know: an operator there, if
+// host.remote_admin is set, everything; anonymous callers the name.
+func (s *Services) Tell(level conduit.Level) *conduitv1.InstanceInfo {
+	return s.whoAmI(asker{level: level, operator: s.Operates(level)}, nil)
+}
+
+// Operates reports whether an asker at a door of the network is told what operators are.
+func (s *Services) Operates(level conduit.Level) bool {
+	return s.o.RemoteAdmin && level >= conduit.Superuser
+}
+
+// Restricted returns of what another instance said of its deployments what an asker of a
+// level may know who is no operator. It changes nothing, and shares what it can.
+func Restricted(deployments []*conduitv1.DeploymentInfo, level conduit.Level) (list []*conduitv1.DeploymentInfo) {
+	for _, d := range deployments {
+		out := &conduitv1.DeploymentInfo{
+			Id: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Disabled: d.GetDisabled(), Cordoned: d.GetCordoned(), Transient: d.GetTransient(),
+		}
+		for _, e := range d.GetElements() {
+			out.Elements = append(out.Elements, &conduitv1.ElementInfo{
+				Name: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMillis: e.GetSinceMillis(), Generation: e.GetGeneration(),
+				Restarts: e.GetRestarts(), InFlight: e.GetInFlight(), Claims: e.GetClaims(), Sandbox: e.GetSandbox(), Services: callable(e.GetServices(), level),
+			})
+		}
+		list = append(list, out)
+	}
+	return list
+}
+
 // Digest returns InstanceInfo.digest as it is now, for the Status of links.
 func (s *Services) Digest() []byte { return digest(s.o.Inventory.Deployments()) }
 
