@@ -15,6 +15,7 @@ import (
 const (
 	versionPrefix = "/v1/"
 	eventsPath    = versionPrefix + "events"
+	openAPIPath   = versionPrefix + "openapi.json"
 
 	// makers is how many lists and documents are made at once: each may be some MB
 	// before it is text.
@@ -40,6 +41,9 @@ type Directory interface {
 	// bounds. It returns when ctx ends, when send fails, or with the error of why there
 	// is no more to tell.
 	Events(ctx context.Context, as conduit.AsWhom, send func(Event) error) error
+	// Methods returns what whoever asks may call through the gateway, in any order; the
+	// document at /v1/openapi.json is made of it.
+	Methods(ctx context.Context, as conduit.AsWhom) ([]Method, error)
 }
 
 // Event is one change of what there is.
@@ -59,7 +63,7 @@ func listOf(path string) string {
 
 // isDirectory reports whether a path is the directory's.
 func isDirectory(path string) bool {
-	return path == eventsPath || listOf(path) != ""
+	return path == eventsPath || path == openAPIPath || listOf(path) != ""
 }
 
 // directory answers a request that asks what there is.
@@ -80,8 +84,17 @@ func (q *request) directory(ctx context.Context, path string) *fault {
 	if f != nil {
 		return f
 	}
-	if path == eventsPath {
+	switch path {
+	case eventsPath:
 		return q.changes(ctx, as)
+	case openAPIPath:
+		return q.made(ctx, func(ctx context.Context) (any, error) {
+			methods, err := q.g.o.Directory.Methods(ctx, as)
+			if err != nil {
+				return nil, err
+			}
+			return Document(methods, q.g.o.Sessions != nil), nil
+		})
 	}
 	return q.made(ctx, func(ctx context.Context) (any, error) {
 		return q.g.o.Directory.List(ctx, as, what, cluster)

@@ -30,6 +30,8 @@ func (s shelf) Events(ctx context.Context, _ conduit.AsWhom, send func(Event) er
 	return s.events(ctx, send)
 }
 
+func (shelf) Methods(context.Context, conduit.AsWhom) ([]Method, error) { return nil, nil }
+
 func get(path string, headers ...string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	for i := 0; i+1 < len(headers); i += 2 {

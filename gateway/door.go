@@ -31,7 +31,7 @@ func (q *request) door() (done bool, f *fault) {
 	}
 	if page != "" {
 		h.Set("Access-Control-Allow-Origin", page)
-		h.Set("Access-Control-Expose-Headers", "Retry-After, "+headerContentType)
+		h.Set("Access-Control-Expose-Headers", "Retry-After, "+headerContentType+", "+headerTraceID)
 	}
 
 	path := r.URL.EscapedPath()
@@ -46,8 +46,9 @@ func (q *request) door() (done bool, f *fault) {
 		q.reply.begin(http.StatusNoContent)
 		return true, nil
 	}
-	if r.Method != method && (r.Method != http.MethodHead || listOf(path) == "") {
-		if listOf(path) != "" {
+	headed := listOf(path) != "" || path == openAPIPath && method != ""
+	if r.Method != method && (r.Method != http.MethodHead || !headed) {
+		if headed {
 			method += ", " + http.MethodHead
 		}
 		h.Set("Allow", method)

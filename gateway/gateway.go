@@ -95,6 +95,8 @@ type Observation struct {
 	// addresses and methods; empty if the request named none. Whoever makes labels
 	// of them must bound them: a client can think up as many as it likes.
 	Deployment, Service, Method string
+	// Path is that of the request, as it came, if there is something at it; else empty.
+	Path string
 	// Err is how the call ended; nil = well.
 	Err *conduit.Error
 	// Status is that of the answer; with a stream it may be 200 and Err set.
@@ -106,6 +108,8 @@ type Observation struct {
 	Sent    int64
 	// Received is the size of the request's body.
 	Received int64
+	// TraceID is that of the trace that the request is part of.
+	TraceID string
 }
 
 // Gateway answers requests. All methods may be called concurrently.
@@ -178,6 +182,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set(headerTraceID, q.trace.id())
 
 	f := q.serve(r.Context())
 	if f != nil && !q.reply.started() {
@@ -310,12 +315,19 @@ func (q *request) foreign(ctx context.Context, what string, err error, outcome c
 	return &fault{err: e}
 }
 
+// maxPath is the longest path that is observed, in bytes.
+const maxPath = 1 << 10
+
 // observe tells the hook and the log.
 func (q *request) observe(ctx context.Context, f *fault) {
+	path := q.r.URL.EscapedPath()
+	if q.g.methodOf(path) == "" || len(path) > maxPath {
+		path = ""
+	}
 	o := Observation{
-		Deployment: q.route.addr.DeploymentText(), Service: q.route.addr.Service().String(), Method: q.route.method,
+		Path: path, Deployment: q.route.addr.DeploymentText(), Service: q.route.addr.Service().String(), Method: q.route.method,
 		Status: q.reply.status, Duration: time.Since(q.began),
-		Results: q.reply.results, Sent: q.reply.sent, Received: q.received,
+		Results: q.reply.results, Sent: q.reply.sent, Received: q.received, TraceID: q.trace.id(),
 	}
 	if f != nil {
 		o.Err = f.err
@@ -329,9 +341,7 @@ func (q *request) observe(ctx context.Context, f *fault) {
 	attrs := []slog.Attr{
 		slog.String("address", q.route.addr.String()), slog.String("method", q.route.method),
 		slog.Int("status", o.Status), slog.Int("results", o.Results), slog.Duration("took", o.Duration),
-	}
-	if id := q.trace.id(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
+		slog.String("trace_id", o.TraceID),
 	}
 	if o.Err != nil {
 		attrs = append(attrs, slog.String("code", o.Err.Code.String()), slog.String("reason", o.Err.Reason),

@@ -65,6 +65,31 @@ func TestGatewayLists(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant %v", what, got, want)
 		}
 	}
+	// The document tells of the methods that can be called, here and elsewhere, with what
+	// they take; and of none to strangers.
+	document := func(session string) string {
+		t.Helper()
+		status, body := r.front.getGateway("/v1/openapi.json", session)
+		if status != http.StatusOK || !strings.Contains(body, `"openapi":"3.1.0"`) {
+			t.Fatalf("%d %s", status, body)
+		}
+		return body
+	}
+	for path, want := range map[string][2]bool{ // to a user, to root
+		"/v1/call/front/echo/conduit.example.Echo/Upper":        {true, true},
+		"/v1/call/echo/echo/conduit.example.Echo/Upper":         {true, true},
+		"/v1/call/echo/echo/conduit.example.Echo/SuperuserOnly": {false, true},
+	} {
+		if user, all := strings.Contains(document(ada), `"`+path+`"`), strings.Contains(document(root), `"`+path+`"`); user != want[0] || all != want[1] {
+			t.Errorf("%s: a user is told of it: %v, root: %v", path, user, all)
+		}
+	}
+	if text := document(ada); !strings.Contains(text, `"echo.echo.`) || !strings.Contains(text, `"front.echo.`) {
+		t.Error("the document has no schemas of one of the instances")
+	}
+	if strings.Contains(document(""), "/v1/call/") {
+		t.Error("a stranger is told of methods")
+	}
 	if links := list("links", root); len(links) == 0 || links[0]["kind"] == nil {
 		t.Errorf("links: %v", links)
 	}

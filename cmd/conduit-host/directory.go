@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/gateway"
@@ -52,7 +54,7 @@ func (d directory) tooLow() error {
 }
 
 func (d directory) instances(ctx context.Context, level conduit.Level) []instanceRow {
-	one := answer{peers: []*conduitv1.PeerInfo{{Info: d.i.builtins.Tell(level)}}}
+	one := answer{peers: []*conduitv1.PeerInfo{{Info: d.i.builtins.Tell(level, false)}}}
 	if d.i.builtins.Operates(level) {
 		peers, err := d.i.Peers(ctx)
 		if err == nil { // it has none
@@ -81,7 +83,7 @@ func (d directory) links(level conduit.Level) ([]linkRow, error) {
 // hosts are this instance and, with cluster, those that it knows, with what a caller may
 // know of them.
 func (d directory) hosts(level conduit.Level, cluster bool) []*conduitv1.InstanceInfo {
-	self := d.i.builtins.Tell(level)
+	self := d.i.builtins.Tell(level, false)
 	list := []*conduitv1.InstanceInfo{self}
 	if !cluster {
 		return list
@@ -249,4 +251,116 @@ func (q *peerEvents) next() (e gateway.Event, ok, lost bool) {
 	}
 	e, q.queue = q.queue[0], q.queue[1:]
 	return e, true, false
+}
+
+const (
+	// maxAsked is how many instances are asked for the schemas of their methods, and
+	// schemaPatience how long: what has none is in the document all the same.
+	maxAsked       = 32
+	schemaPatience = 2 * time.Second
+)
+
+// Methods implements gateway.Directory. Anonymous callers are told of none: they may know
+// this instance's name alone.
+func (d directory) Methods(ctx context.Context, as conduit.AsWhom) ([]gateway.Method, error) {
+	level, err := d.i.access.levelOf(ctx, as)
+	if err != nil || level < conduit.User {
+		return nil, err
+	}
+	infos := d.hosts(level, true)
+	infos[0] = d.i.builtins.Tell(level, true)
+	type place struct{ deployment, element, service, method string }
+	// The first instance that has a method tells of it.
+	var list []gateway.Method
+	seen := map[place]bool{}
+	fresh := make([]bool, len(infos))
+	schemas := make([]map[[2]string]*conduitv1.Schemas, len(infos))
+	var of []int // by the same index, which of infos
+	for n, info := range infos {
+		for _, dep := range info.GetDeployments() {
+			for _, e := range dep.GetElements() {
+				for _, s := range e.GetServices() {
+					for _, m := range s.GetMethods() {
+						at := place{addressed(dep), e.GetName(), s.GetName(), m.GetName()}
+						if seen[at] || !m.GetRemote() {
+							continue
+						}
+						seen[at], fresh[n] = true, true
+						list = append(list, methodOf(at.deployment, at.element, at.service, m))
+						of = append(of, n)
+					}
+				}
+			}
+		}
+	}
+	schemas[0] = schemasOf(infos[0])
+	d.askSchemas(ctx, infos, fresh, schemas)
+	definitions := map[*conduitv1.Schemas]map[string]json.RawMessage{}
+	for k := range list {
+		m := &list[k]
+		all := schemas[of[k]][[2]string{m.Deployment, m.Element}]
+		for _, one := range all.GetMethods() {
+			if one.GetService() == m.Service && one.GetMethod() == m.Name {
+				m.Request, m.Reply = json.RawMessage(one.GetRequest()), json.RawMessage(one.GetReply())
+			}
+		}
+		if len(m.Request)+len(m.Reply) > 0 {
+			if definitions[all] == nil {
+				definitions[all] = map[string]json.RawMessage{}
+				for name, text := range all.GetDefinitions() {
+					definitions[all][name] = json.RawMessage(text)
+				}
+			}
+			m.Definitions = definitions[all]
+		}
+	}
+	return list, nil
+}
+
+// askSchemas asks the instances that are fresh, but for the first, for their schemas, side
+// by side.
+func (d directory) askSchemas(ctx context.Context, infos []*conduitv1.InstanceInfo, fresh []bool, schemas []map[[2]string]*conduitv1.Schemas) {
+	ctx, cancel := context.WithTimeout(ctx, schemaPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	asked := 0
+	for n := 1; n < len(infos); n++ {
+		if !fresh[n] || asked == maxAsked {
+			continue
+		}
+		asked++
+		asking.Go(func() {
+			inv := d.i.fabric.locator.At(infos[n].GetInstance() + "://conduit/conduit/" + instanceService)
+			info, err := conduit.Call[*conduitv1.InstanceInfo](ctx, inv, "WhoAreYou", &conduitv1.WhoAreYouRequest{Schemas: true})
+			if err != nil {
+				d.i.log.Debug("no schemas of an instance's methods", "instance", infos[n].GetInstance(), "error", err)
+				return
+			}
+			schemas[n] = schemasOf(info)
+		})
+	}
+	asking.Wait()
+}
+
+// schemasOf are an instance's schemas, by deployment and element.
+func schemasOf(info *conduitv1.InstanceInfo) map[[2]string]*conduitv1.Schemas {
+	all := map[[2]string]*conduitv1.Schemas{}
+	for _, dep := range info.GetDeployments() {
+		for _, e := range dep.GetElements() {
+			all[[2]string{addressed(dep), e.GetName()}] = e.GetSchemas()
+		}
+	}
+	return all
+}
+
+func methodOf(deployment, element, service string, m *conduitv1.MethodDescription) gateway.Method {
+	shape := m.GetShape()
+	return gateway.Method{
+		Deployment: deployment, Element: element, Service: service, Name: m.GetName(),
+		ManyResults:  shape == conduitv1.Shape_SHAPE_SERVER_STREAM || shape == conduitv1.Shape_SHAPE_DUPLEX,
+		ManyMessages: shape == conduitv1.Shape_SHAPE_CLIENT_STREAM || shape == conduitv1.Shape_SHAPE_DUPLEX,
+		Level:        conduit.Level(m.GetMinLevel()), Units: m.GetUnits(), Idempotent: m.GetIdempotent(), Deprecated: m.GetDeprecated(),
+		Timeout:     time.Duration(min(m.GetTimeoutMicros(), 1<<50)) * time.Microsecond,
+		RequestType: m.GetRequestType(), ReplyType: m.GetReplyType(), ContentTypes: m.GetContentTypes(),
+	}
 }

@@ -40,6 +40,7 @@ func (i *instance) serveGateway(l net.Listener) error {
 		Watch:        i.access.watch,
 		AuthStore:    i.access.storeID(),
 		Directory:    directory{i},
+		Observe:      i.requestLog(),
 	}
 	if i.access.sessions != nil {
 		o.Sessions = logins{i.access}

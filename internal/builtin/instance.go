@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -17,20 +18,21 @@ func instanceMethods() map[string]method {
 	return map[string]method{
 		"WhoAreYou": unary(func() *conduitv1.WhoAreYouRequest { return &conduitv1.WhoAreYouRequest{} },
 			func(_ context.Context, s *Services, who asker, in *conduitv1.WhoAreYouRequest) (*conduitv1.InstanceInfo, error) {
-				return s.whoAmI(who, in.GetDigest()), nil
+				return s.whoAmI(who, in.GetDigest(), in.GetSchemas()), nil
 			}),
 	}
 }
 
 // Info returns all that there is to know of the instance.
 func (s *Services) Info() *conduitv1.InstanceInfo {
-	return s.whoAmI(asker{level: conduit.System, operator: true}, nil)
+	return s.whoAmI(asker{level: conduit.System, operator: true}, nil, false)
 }
 
 // Tell returns what an asker at a door of the network may know: an operator there, if
 // host.remote_admin is set, everything; anonymous callers the name.
-func (s *Services) Tell(level conduit.Level) *conduitv1.InstanceInfo {
-	return s.whoAmI(asker{level: level, operator: s.Operates(level)}, nil)
+// With schemas it has those of methods.
+func (s *Services) Tell(level conduit.Level, schemas bool) *conduitv1.InstanceInfo {
+	return s.whoAmI(asker{level: level, operator: s.Operates(level)}, nil, schemas)
 }
 
 // Operates reports whether an asker at a door of the network is told what operators are.
@@ -61,7 +63,7 @@ func (s *Services) Digest() []byte { return digest(s.o.Inventory.Deployments()) 
 
 // whoAmI tells an asker what he may know, without the deployments if they are
 // those of the digest that he has.
-func (s *Services) whoAmI(who asker, known []byte) *conduitv1.InstanceInfo {
+func (s *Services) whoAmI(who asker, known []byte, schemas bool) *conduitv1.InstanceInfo {
 	info := &conduitv1.InstanceInfo{Instance: s.instance, Name: s.o.Name, State: s.o.Lifecycle.State()}
 	if who.level < conduit.User {
 		return info
@@ -85,6 +87,15 @@ func (s *Services) whoAmI(who asker, known []byte) *conduitv1.InstanceInfo {
 	if !who.operator {
 		for _, d := range deployments {
 			restrict(d, who.level)
+		}
+	}
+	for _, d := range deployments {
+		for _, e := range d.GetElements() {
+			if schemas {
+				e.Schemas = SchemasOf(e.GetSchemas(), e.GetServices())
+			} else {
+				e.Schemas = nil
+			}
 		}
 	}
 	info.Deployments = deployments
@@ -112,6 +123,46 @@ func digest(deployments []*conduitv1.DeploymentInfo) []byte {
 		_, _ = h.Write(text) // a hash takes everything
 	}
 	return h.Sum(nil)[:16]
+}
+
+// SchemasOf returns those of the methods of services, and what they refer to. It changes
+// nothing.
+func SchemasOf(all *conduitv1.Schemas, services []*conduitv1.ServiceDescription) *conduitv1.Schemas {
+	methods := map[[2]string]bool{}
+	for _, s := range services {
+		for _, m := range s.GetMethods() {
+			methods[[2]string{s.GetName(), m.GetName()}] = true
+		}
+	}
+	out := &conduitv1.Schemas{Definitions: map[string]string{}}
+	var follow func(text string)
+	follow = func(text string) {
+		const ref = `"#/$defs/`
+		for {
+			_, rest, found := strings.Cut(text, ref)
+			if !found {
+				return
+			}
+			var name string
+			name, text, _ = strings.Cut(rest, `"`)
+			definition, there := all.GetDefinitions()[name]
+			if _, done := out.GetDefinitions()[name]; there && !done {
+				out.Definitions[name] = definition
+				follow(definition)
+			}
+		}
+	}
+	for _, m := range all.GetMethods() {
+		if methods[[2]string{m.GetService(), m.GetMethod()}] {
+			out.Methods = append(out.Methods, m)
+			follow(m.GetRequest())
+			follow(m.GetReply())
+		}
+	}
+	if len(out.GetMethods()) == 0 {
+		return nil
+	}
+	return out
 }
 
 // restrict leaves of a deployment what somebody of a level may know who is no
