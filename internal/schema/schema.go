@@ -69,8 +69,8 @@ func text(n node) string {
 	return string(b)
 }
 
-// define returns a reference to what has a name, which make makes unless it is there.
-func (s *Set) define(key any, name string, make func() node) node {
+// define returns a reference to what has a name, which body makes unless it is there.
+func (s *Set) define(key any, name string, body func() node) node {
 	if known, ok := s.names[key]; ok {
 		return node{"$ref": "#/$defs/" + known}
 	}
@@ -85,7 +85,7 @@ func (s *Set) define(key any, name string, make func() node) node {
 		unique = name + "_" + strconv.Itoa(n)
 	}
 	s.names[key], s.defs[unique] = unique, node{} // before it is made: it may be in itself
-	s.defs[unique] = make()
+	s.defs[unique] = body()
 	return node{"$ref": "#/$defs/" + unique}
 }
 
