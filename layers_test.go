@@ -86,6 +86,13 @@ var layers = map[string]layer{
 		local: []string{".", "address", "internal/frame", "internal/link"},
 		third: []string{"github.com/gorilla/websocket", sync, hclog, backoff},
 	},
+	"internal/schema": {
+		why:   "what the JSON of Go types and of protobuf messages looks like: an element says it of its methods, so authors compile it in",
+		third: []string{protobuf},
+	},
+	"internal/tracecontext": {
+		why: "the W3C trace context that calls carry: who takes one in, and who writes one into a log, read it by one rule",
+	},
 	"internal/attribute": {
 		why: "what an attribute may be called: authors, operators and the host are held to one rule",
 	},
@@ -153,7 +160,7 @@ var layers = map[string]layer{
 	// Authors and clients.
 	"pluginapi": {
 		why:   "what an author imports: whatever stands here, every plugin compiles in",
-		local: []string{".", "address", "internal/attribute", "internal/frame", "internal/link", "internal/pluginlink", "proto/conduit/v1"},
+		local: []string{".", "address", "internal/attribute", "internal/frame", "internal/link", "internal/pluginlink", "internal/schema", "internal/tracecontext", "proto/conduit/v1"},
 		third: []string{protobuf},
 	},
 	"pluginapi/conformance": {
@@ -185,7 +192,7 @@ var layers = map[string]layer{
 	},
 	"host": {
 		why:   "deployments, their processes and the dispatch to them; other instances are none of its business",
-		local: []string{".", "address", "auth", "budget", "internal/attribute", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/pluginlog", "internal/safepath", "internal/sandbox", "proto/conduit/v1"},
+		local: []string{".", "address", "auth", "budget", "internal/attribute", "internal/frame", "internal/link", "internal/manifest", "internal/pluginlink", "internal/pluginlog", "internal/safepath", "internal/sandbox", "internal/tracecontext", "proto/conduit/v1"},
 		third: []string{hclog, protobuf, sys, backoff, "github.com/fsnotify/fsnotify"}, // backoff: between restarts; fsnotify: hints of changed files
 	},
 	"internal/values": {
@@ -203,7 +210,7 @@ var layers = map[string]layer{
 	},
 	"gateway": {
 		why:   "the outward door over HTTP: it calls as any client does, through an Invoker that it is given, and sees no plugin",
-		local: []string{".", "address"},
+		local: []string{".", "address", "internal/tracecontext"},
 	},
 	"internal/builtin": {
 		why:   "what an instance answers of itself, from the interfaces that it is given",

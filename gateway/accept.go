@@ -75,15 +75,9 @@ func negotiate(headers []string) (form, *fault) {
 	place := 0
 	for _, h := range headers {
 		for r := range strings.SplitSeq(h, ",") {
-			name, params, err := mime.ParseMediaType(r)
-			if err != nil {
+			name, quality, ok := rangeOf(r)
+			if !ok {
 				continue
-			}
-			quality := 1.0
-			if q, ok := params["q"]; ok {
-				if quality, err = strconv.ParseFloat(q, 64); err != nil || !(quality >= 0 && quality <= 1) {
-					continue
-				}
 			}
 			place, said = place+1, true
 			for f := formJSON; f <= formEvents; f++ {
@@ -107,6 +101,21 @@ func negotiate(headers []string) (form, *fault) {
 			"answers are %s, %s, %s, %s or %s", conduit.ContentJSON, typeNDJSON, typeEvents, conduit.ContentBytes, conduit.ContentProto)
 	}
 	return best, nil
+}
+
+// rangeOf reads one media range, and how much it is wanted.
+func rangeOf(text string) (name string, quality float64, ok bool) {
+	name, params, err := mime.ParseMediaType(text)
+	if err != nil {
+		return "", 0, false
+	}
+	quality = 1
+	if q, said := params["q"]; said {
+		if quality, err = strconv.ParseFloat(q, 64); err != nil || !(quality >= 0 && quality <= 1) {
+			return "", 0, false
+		}
+	}
+	return name, quality, true
 }
 
 // fits says how specifically a media range names a type; -1 = not at all.

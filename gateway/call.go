@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/elemental-conduit/conduit"
@@ -88,6 +89,7 @@ func (c *receiver) single(ctx context.Context, m conduit.Message) *fault {
 	defer c.hold(m)()
 	content, original := safeContent(m.ContentType)
 	data := m.Data
+	var zip *zipper
 	if content == conduit.ContentJSON {
 		switch {
 		case len(data) == 0:
@@ -95,11 +97,15 @@ func (c *receiver) single(ctx context.Context, m conduit.Message) *fault {
 		case !json.Valid(data):
 			return c.failed(ctx, errNotJSON)
 		}
+		if data[len(data)-1] != '\n' { // a terminal's prompt would run into it
+			data = append(slices.Clip(data), '\n') // the message is not ours alone
+		}
+		zip = c.q.zip()
 	}
 	if original != "" {
 		c.q.reply.w.Header().Set(headerContentType, original)
 	}
-	return wrote(c.q.reply.whole(content, data))
+	return wrote(c.q.reply.answer(http.StatusOK, content, data, zip))
 }
 
 // lines writes the results as lines until the call ends, held first.

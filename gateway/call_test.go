@@ -38,12 +38,12 @@ func TestAnswers(t *testing.T) {
 		content, body       string
 	}{
 		{"nothing", "", "", nil, 204, "", ""},
-		{"one", "", "", []any{`{"a": 1}`}, 200, conduit.ContentJSON, `{"a": 1}`},
-		{"one, of the type's own content", "", "", []any{msg("", `1`)}, 200, conduit.ContentJSON, `1`},
-		{"one that is empty", "", "", []any{``}, 200, conduit.ContentJSON, `null`},
+		{"one", "", "", []any{`{"a": 1}`}, 200, conduit.ContentJSON, "{\"a\": 1}\n"},
+		{"one, of the type's own content", "", "", []any{msg("", "1\n")}, 200, conduit.ContentJSON, "1\n"},
+		{"one that is empty", "", "", []any{``}, 200, conduit.ContentJSON, "null\n"},
 		{"two", "", "", []any{"1", "{\n \"a\": 2\n}"}, 200, typeNDJSON, "1\n{\"a\":2}\n"},
 		{"three, JSON named", "", "application/json", []any{"1", "2", "3"}, 200, typeNDJSON, "1\n2\n3\n"},
-		{"parts are left out", "", "", []any{part(1, "7"), "1", part(2, "8")}, 200, conduit.ContentJSON, "1"},
+		{"parts are left out", "", "", []any{part(1, "7"), "1", part(2, "8")}, 200, conduit.ContentJSON, "1\n"},
 		{"only parts", "", "", []any{part(1, "7")}, 204, "", ""},
 		{"parts", "?parts=1", "", []any{part(1, "7"), "1"}, 200, typeNDJSON, `{"part":1,"value":7}` + "\n" + `{"part":0,"value":1}` + "\n"},
 		{"parts not wanted", "?parts=0", "application/x-ndjson", []any{part(1, "7"), "1"}, 200, typeNDJSON, "1\n"},
@@ -330,7 +330,7 @@ func TestClientThatReadsSlowly(t *testing.T) {
 		go (<-s.came).say(t, text, io.EOF)
 		began := time.Now()
 		res := readAnswer(t, slowConn{conn})
-		if got := bodyOf(t, res); got != text {
+		if got := bodyOf(t, res); got != text+"\n" {
 			t.Errorf("got %d bytes", len(got))
 		}
 		if took := time.Since(began); took < 20*time.Second {

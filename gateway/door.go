@@ -31,7 +31,7 @@ func (q *request) door() (done bool, f *fault) {
 	}
 	if page != "" {
 		h.Set("Access-Control-Allow-Origin", page)
-		h.Set("Access-Control-Expose-Headers", "Retry-After, "+headerContentType)
+		h.Set("Access-Control-Expose-Headers", "Retry-After, "+headerContentType+", "+headerTraceID)
 	}
 
 	path := r.URL.EscapedPath()
@@ -46,7 +46,11 @@ func (q *request) door() (done bool, f *fault) {
 		q.reply.begin(http.StatusNoContent)
 		return true, nil
 	}
-	if r.Method != method {
+	headed := listOf(path) != "" || path == openAPIPath && method != ""
+	if r.Method != method && (r.Method != http.MethodHead || !headed) {
+		if headed {
+			method += ", " + http.MethodHead
+		}
 		h.Set("Allow", method)
 		return false, refuse(http.StatusMethodNotAllowed, conduit.InvalidArgument, reasonHTTPMethod, "%s", wrongMethod(path))
 	}
@@ -63,9 +67,11 @@ func wrongMethod(path string) string {
 		return "a session is made with POST"
 	case currentPath:
 		return "a session is ended with DELETE"
-	default:
-		return "calls are made with POST"
 	}
+	if isDirectory(path) {
+		return "what there is is asked with GET"
+	}
+	return "calls are made with POST"
 }
 
 // origins are the web pages that may call.

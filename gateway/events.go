@@ -25,7 +25,7 @@ import (
 func (c *receiver) events(ctx context.Context) *fault {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := sync.OnceFunc(c.keepAlive(cancel))
+	stop := sync.OnceFunc(c.q.keepAlive(cancel))
 	defer stop()
 	// A comment begins the answer, so whether that was done is known without it.
 	failed := func(err error) *fault {
@@ -96,8 +96,8 @@ func event(name string, id int, text []byte) []byte {
 // keepAlive writes a comment whenever nothing else was written for a while, since
 // proxies cut what is silent for a minute; the first one begins the answer. If the
 // client is gone the call is cancelled. stop waits until it writes no more.
-func (c *receiver) keepAlive(cancel context.CancelCauseFunc) (stop func()) {
-	every := c.q.g.o.KeepAlive
+func (q *request) keepAlive(cancel context.CancelCauseFunc) (stop func()) {
+	every := q.g.o.KeepAlive
 	if every < 0 {
 		return func() {}
 	}
@@ -112,7 +112,7 @@ func (c *receiver) keepAlive(cancel context.CancelCauseFunc) (stop func()) {
 				return
 			case <-timer.C:
 			}
-			wait, err := c.q.reply.comment(every)
+			wait, err := q.reply.comment(every)
 			if err != nil {
 				cancel(errLeft)
 				return

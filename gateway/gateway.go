@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 	DefaultMemory      = 256 << 20
 	DefaultStall       = 30 * time.Second
 	DefaultKeepAlive   = 15 * time.Second
+	DefaultWatchers    = 256
 )
 
 // Options say how a gateway works. Zero numbers are the defaults. The funcs are
@@ -45,6 +47,10 @@ type Options struct {
 	// Conduit-Auth-Store of each 401; empty = none.
 	AuthStore string
 
+	// Directory says what there is, at /v1/instances and its like; nil = there are no such
+	// paths.
+	Directory Directory
+
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
 	// Timeout bounds a call whose client asked for one result and gave no
@@ -54,6 +60,9 @@ type Options struct {
 	// Concurrency bounds the calls under way; further ones are refused. A request
 	// whose body is still coming is none yet.
 	Concurrency int
+	// Watchers bounds the clients that are told of events at /v1/events. They are no
+	// calls, and take no place of one.
+	Watchers int
 	// Memory bounds what the bodies of all calls under way hold, in bytes. Results
 	// count as well while they are written, though they are never refused.
 	Memory int64
@@ -86,6 +95,8 @@ type Observation struct {
 	// addresses and methods; empty if the request named none. Whoever makes labels
 	// of them must bound them: a client can think up as many as it likes.
 	Deployment, Service, Method string
+	// Path is that of the request, as it came, if there is something at it; else empty.
+	Path string
 	// Err is how the call ended; nil = well.
 	Err *conduit.Error
 	// Status is that of the answer; with a stream it may be 200 and Err set.
@@ -97,6 +108,8 @@ type Observation struct {
 	Sent    int64
 	// Received is the size of the request's body.
 	Received int64
+	// TraceID is that of the trace that the request is part of.
+	TraceID string
 }
 
 // Gateway answers requests. All methods may be called concurrently.
@@ -106,6 +119,10 @@ type Gateway struct {
 	hosts   hosts
 	calls   atomic.Int64
 	memory  atomic.Int64
+
+	watchers atomic.Int64
+	makers   chan struct{} // has one in it for each who makes a list
+	zips     chan struct{} // has one in it for each who compresses
 }
 
 // New returns a gateway. The error says which option cannot be: Locate is missing,
@@ -123,6 +140,9 @@ func New(o Options) (*Gateway, error) {
 	if o.Concurrency <= 0 {
 		o.Concurrency = DefaultConcurrency
 	}
+	if o.Watchers <= 0 {
+		o.Watchers = DefaultWatchers
+	}
 	if o.Memory <= 0 {
 		o.Memory = DefaultMemory
 	}
@@ -135,7 +155,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{o: o}
+	g := &Gateway{o: o, makers: make(chan struct{}, makers), zips: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	var err error
 	if g.origins, err = parseOrigins(o.Origins); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -162,6 +182,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set(headerTraceID, q.trace.id())
 
 	f := q.serve(r.Context())
 	if f != nil && !q.reply.started() {
@@ -191,11 +212,13 @@ func (q *request) serve(ctx context.Context) *fault {
 	if done, f := q.door(); done || f != nil {
 		return f
 	}
-	switch q.r.URL.EscapedPath() {
-	case sessionsPath:
+	switch path := q.r.URL.EscapedPath(); {
+	case path == sessionsPath:
 		return q.login(ctx)
-	case currentPath:
+	case path == currentPath:
 		return q.logout(ctx)
+	case isDirectory(path):
+		return q.directory(ctx, path)
 	}
 	accept, f := negotiate(q.r.Header.Values("Accept"))
 	if f != nil {
@@ -211,12 +234,9 @@ func (q *request) serve(ctx context.Context) *fault {
 	if f != nil {
 		return f
 	}
-	var as conduit.AsWhom
-	if q.g.o.Authenticate != nil {
-		var err error
-		if as, err = q.g.o.Authenticate(q.r); err != nil {
-			return q.foreign(ctx, "who calls could not be checked", err, conduit.NotSent)
-		}
+	as, f := q.whom(ctx)
+	if f != nil {
+		return f
 	}
 
 	defer func() { q.g.memory.Add(-q.held) }()
@@ -245,6 +265,18 @@ func (q *request) serve(ctx context.Context) *fault {
 		ctx = watched
 	}
 	return q.call(ctx, in, accept)
+}
+
+// whom says on whose behalf the request is made.
+func (q *request) whom(ctx context.Context) (as conduit.AsWhom, _ *fault) {
+	if q.g.o.Authenticate == nil {
+		return as, nil
+	}
+	as, err := q.g.o.Authenticate(q.r)
+	if err != nil {
+		return as, q.foreign(ctx, "who calls could not be checked", err, conduit.NotSent)
+	}
+	return as, nil
 }
 
 // full refuses a call for which there is no place.
@@ -283,12 +315,19 @@ func (q *request) foreign(ctx context.Context, what string, err error, outcome c
 	return &fault{err: e}
 }
 
+// maxPath is the longest path that is observed, in bytes.
+const maxPath = 1 << 10
+
 // observe tells the hook and the log.
 func (q *request) observe(ctx context.Context, f *fault) {
+	path := q.r.URL.EscapedPath()
+	if q.g.methodOf(path) == "" || len(path) > maxPath {
+		path = ""
+	}
 	o := Observation{
-		Deployment: q.route.addr.DeploymentText(), Service: q.route.addr.Service().String(), Method: q.route.method,
+		Path: path, Deployment: q.route.addr.DeploymentText(), Service: q.route.addr.Service().String(), Method: q.route.method,
 		Status: q.reply.status, Duration: time.Since(q.began),
-		Results: q.reply.results, Sent: q.reply.sent, Received: q.received,
+		Results: q.reply.results, Sent: q.reply.sent, Received: q.received, TraceID: q.trace.id(),
 	}
 	if f != nil {
 		o.Err = f.err
@@ -302,9 +341,7 @@ func (q *request) observe(ctx context.Context, f *fault) {
 	attrs := []slog.Attr{
 		slog.String("address", q.route.addr.String()), slog.String("method", q.route.method),
 		slog.Int("status", o.Status), slog.Int("results", o.Results), slog.Duration("took", o.Duration),
-	}
-	if id := q.trace.id(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
+		slog.String("trace_id", o.TraceID),
 	}
 	if o.Err != nil {
 		attrs = append(attrs, slog.String("code", o.Err.Code.String()), slog.String("reason", o.Err.Reason),

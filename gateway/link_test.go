@@ -90,8 +90,8 @@ func TestOverLink(t *testing.T) {
 		method, body, accept, want string
 		status                     int
 	}{
-		{"Echo", `{"a":[1,2]}`, "", `{"a":[1,2]}`, 200},
-		{"Echo", `"` + strings.Repeat("x", 1<<20) + `"`, "", `"` + strings.Repeat("x", 1<<20) + `"`, 200},
+		{"Echo", `{"a":[1,2]}`, "", `{"a":[1,2]}` + "\n", 200},
+		{"Echo", `"` + strings.Repeat("x", 1<<20) + `"`, "", `"` + strings.Repeat("x", 1<<20) + `"` + "\n", 200},
 		{"Echo", "", "", "", 204},
 		{"Names", "", "", "d/a b/s.S#n " + goodParent, 200},
 		{"Count", "", "", "1\n2\n3\n", 200},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/tracecontext"
 )
 
 // statuses is the map, once more: whoever changes it must do so twice, and in
@@ -161,12 +162,15 @@ func TestObserve(t *testing.T) {
 		if o.Duration < 0 {
 			t.Errorf("it took %v", o.Duration)
 		}
-		o.Duration = 0
+		if tracecontext.ID([]byte("00-"+o.TraceID+"-b7ad6b7169203331-01")) == "" {
+			t.Errorf("the trace is %q", o.TraceID)
+		}
+		o.Duration, o.TraceID = 0, ""
 		return o
 	}
 
 	do(answering(t, o, `1`, `2`), post("/v1/call/d/e/s.S%23n/Do", `{}`))
-	if got, want := last(), (Observation{Deployment: "d", Service: "s.S#n", Method: "Do", Status: 200, Results: 2, Sent: 4, Received: 2}); got != want {
+	if got, want := last(), (Observation{Path: "/v1/call/d/e/s.S%23n/Do", Deployment: "d", Service: "s.S#n", Method: "Do", Status: 200, Results: 2, Sent: 4, Received: 2}); got != want {
 		t.Errorf("a stream: %+v; want %+v", got, want)
 	}
 	e := conduit.Errorf(conduit.NotFound, conduit.ReasonMethodNotFound, conduit.Refused, "x")

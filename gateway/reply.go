@@ -49,16 +49,17 @@ func (p *reply) beginLocked(status int) {
 	p.w.WriteHeader(status)
 }
 
-// whole answers with one result.
-func (p *reply) whole(content string, data []byte) error {
-	return p.answer(http.StatusOK, content, data)
-}
-
-// answer answers with a status and one result.
-func (p *reply) answer(status int, content string, data []byte) error {
+// answer answers with a status and one result; zip compresses it, if it is not nil.
+func (p *reply) answer(status int, content string, data []byte, zip *zipper) error {
+	h := p.w.Header()
+	if zip != nil {
+		if small, ok := zip.compress(data); ok {
+			data = small
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.w.Header()
 	h.Set("Content-Type", content)
 	h.Set("Content-Length", strconv.Itoa(len(data)))
 	p.beginLocked(status)

@@ -24,6 +24,7 @@ const (
 	headerTimeout     = "Conduit-Timeout"
 	headerContentType = "Conduit-Content-Type"
 	headerAuthStore   = "Conduit-Auth-Store"
+	headerTraceID     = "Conduit-Trace-Id"
 )
 
 // route is what a request calls.

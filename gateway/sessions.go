@@ -47,6 +47,11 @@ func (g *Gateway) methodOf(path string) string {
 	switch {
 	case strings.HasPrefix(path, callPrefix):
 		return http.MethodPost
+	case isDirectory(path):
+		if g.o.Directory == nil {
+			return ""
+		}
+		return http.MethodGet
 	case g.o.Sessions == nil:
 		return ""
 	case path == sessionsPath:
@@ -88,7 +93,7 @@ func (q *request) login(ctx context.Context) *fault {
 	if err != nil {
 		return q.foreign(ctx, "the login could not be checked", err, conduit.Refused)
 	}
-	return wrote(q.reply.answer(http.StatusCreated, conduit.ContentJSON, append(line(s), '\n')))
+	return wrote(q.reply.answer(http.StatusCreated, conduit.ContentJSON, append(line(s), '\n'), nil)) // never compressed: it is a secret
 }
 
 // logout answers DELETE /v1/sessions/current.

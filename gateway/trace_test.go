@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/internal/tracecontext"
 )
 
 const goodParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -18,6 +19,7 @@ func TestTraceContext(t *testing.T) {
 		}
 		return strings.Join(list, ",")
 	}
+	seen := map[string]bool{}
 	for _, tt := range []struct {
 		name, parent, state   string
 		wantParent, wantState string
@@ -46,12 +48,22 @@ func TestTraceContext(t *testing.T) {
 	} {
 		var in conduit.Invocation
 		res := do(capture(t, Options{}, &in), post(callPath, "", "Traceparent", tt.parent, "Tracestate", tt.state))
+		if tt.wantParent == "" { // a trace of its own, and none of what was sent
+			if id := tracecontext.ID([]byte(in.TraceParent)); id == "" || seen[id] || strings.Contains(tt.parent, id) {
+				t.Errorf("%s: the parent is %q", tt.name, in.TraceParent)
+			} else {
+				seen[id], tt.wantParent = true, in.TraceParent
+			}
+		}
 		if res.StatusCode != http.StatusOK || in.TraceParent != tt.wantParent || in.TraceState != tt.wantState {
 			t.Errorf("%s: %s, parent %q, state %q", tt.name, res.Status, in.TraceParent, in.TraceState)
 		}
+		if id := res.Header.Get("Conduit-Trace-Id"); id != tracecontext.ID([]byte(in.TraceParent)) {
+			t.Errorf("%s: the answer names the trace %q", tt.name, id)
+		}
 	}
 	h := http.Header{"Traceparent": {goodParent, goodParent}}
-	if got := parseTrace(h); got.parent != "" || got.id() != "" {
+	if got := parseTrace(h); got.parent == goodParent || tracecontext.ID([]byte(got.parent)) == "" {
 		t.Errorf("of two parents: %+v", got)
 	}
 	h = http.Header{"Traceparent": {goodParent}, "Tracestate": {"a=1", "b=2"}}
@@ -65,7 +77,7 @@ func FuzzTrace(f *testing.F) {
 	f.Add("01"+goodParent[2:]+"-x", "a/b*c=~")
 	f.Fuzz(func(t *testing.T, parent, state string) {
 		got := parseTrace(http.Header{"Traceparent": {parent}, "Tracestate": {state}})
-		if got.parent == "" && got.state != "" || got.parent != "" && len(got.parent) != 55 || len(got.state) > maxTraceState {
+		if tracecontext.ID([]byte(got.parent)) == "" || len(got.state) > tracecontext.MaxState {
 			t.Fatalf("%q, %q: %+v", parent, state, got)
 		}
 		if again := parseTrace(http.Header{"Traceparent": {got.parent}, "Tracestate": {got.state}}); again != got {

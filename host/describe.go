@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,10 @@ import (
 // What an element may say of itself. Of a hundred elements all of it has to fit into
 // the one answer that ls gets, and it travels to whoever asks.
 const (
-	maxDescription = 64 << 10 // bytes, encoded
+	maxDescription = 64 << 10 // bytes, encoded, without the schemas
+	// maxSchemas bounds the schemas of an element, in bytes. They do not travel with the
+	// rest, and one that has more goes without.
+	maxSchemas     = 256 << 10
 	maxServices    = 256
 	maxMethods     = 1024 // of all services
 	maxMethodName  = 128  // bytes
@@ -38,7 +42,13 @@ const reservedServices = "conduit.v1."
 func checkDescription(d *conduitv1.Description) error {
 	d.Version = pluginlink.Text(d.GetVersion(), maxVersion)
 	d.Api = pluginlink.Text(d.GetApi(), maxVersion)
-	if why := descriptionFault(d); why != "" {
+	schemas := d.GetSchemas()
+	d.Schemas = nil
+	why := descriptionFault(d)
+	if goodSchemas(schemas) {
+		d.Schemas = schemas
+	}
+	if why != "" {
 		return &cause{refusedDescription, why + "; its author mends that"}
 	}
 	return nil
@@ -86,6 +96,31 @@ func descriptionFault(d *conduitv1.Description) string {
 		return fmt.Sprintf("the element's description takes %d bytes, more than %d", n, maxDescription)
 	}
 	return ""
+}
+
+// goodSchemas reports whether schemas can be put into a document: they are JSON objects,
+// what they define can be referred to, and they are not too many.
+func goodSchemas(s *conduitv1.Schemas) bool {
+	if proto.Size(s) > maxSchemas {
+		return false
+	}
+	object := func(text string) bool {
+		return json.Valid([]byte(text)) && strings.HasPrefix(strings.TrimSpace(text), "{")
+	}
+	for _, m := range s.GetMethods() {
+		if m.GetRequest() != "" && !object(m.GetRequest()) || m.GetReply() != "" && !object(m.GetReply()) {
+			return false
+		}
+	}
+	for name, text := range s.GetDefinitions() {
+		odd := strings.ContainsFunc(name, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+		})
+		if name == "" || len(name) > 2*maxMethodName || odd || !object(text) {
+			return false
+		}
+	}
+	return true
 }
 
 func methodsFault(methods []*conduitv1.MethodDescription) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/elemental-conduit/conduit/budget"
 	"github.com/elemental-conduit/conduit/internal/frame"
 	"github.com/elemental-conduit/conduit/internal/link"
+	"github.com/elemental-conduit/conduit/internal/tracecontext"
 )
 
 // maxChain is the most elements that a call may come through.
@@ -90,7 +91,7 @@ func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, 
 		}
 	}
 	if err != nil {
-		h.observeRefusal(inv, err)
+		h.observeRefusal(inv, principal, peer, err)
 		return err
 	}
 	var units *budget.Reservation
@@ -102,10 +103,13 @@ func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, 
 	if err != nil {
 		g.el.inflight.Add(-1)
 		g.leave()
-		h.observeRefusal(inv, err)
+		h.observeRefusal(inv, principal, peer, err)
 		return named(err, inv)
 	}
 	tag := g.callers.add(c.Conn(), principal, peer, chain, last, units, m.observer)
+	if h.o.Calls != nil {
+		g.callers.note(tag, &underWay{CallRecord: recordOf(inv, principal, peer), begun: time.Now()})
+	}
 	out, ok := outgoings.Get().(*outgoing)
 	if !ok {
 		out = new(outgoing)
@@ -117,6 +121,9 @@ func (h *Host) dispatchUntil(c Pending, inv *frame.Invoke, principal Principal, 
 	o.HasOrdinal, o.Ordinal = false, 0
 	o.HasAs, o.As = false, frame.AsWhom{}
 	o.Parent, o.Chain = 0, nil
+	if len(o.TraceParent) > 0 && tracecontext.ID(o.TraceParent) == "" { // whoever calls may have written anything
+		o.TraceParent, o.TraceState = nil, nil
+	}
 	out.user = append(out.user[:0], principal.User...)
 	out.peer = append(out.peer[:0], peer...)
 	out.chain = append(out.chain[:0], chain...)
@@ -149,7 +156,12 @@ func (h *Host) holdCall(c Pending, inv *frame.Invoke, principal Principal, peer 
 	return route.hold.add(c, inv, k)
 }
 
-func (h *Host) observeRefusal(inv *frame.Invoke, err *conduit.Error) {
+func (h *Host) observeRefusal(inv *frame.Invoke, p Principal, peer string, err *conduit.Error) {
+	if h.o.Calls != nil {
+		r := recordOf(inv, p, peer)
+		r.Code, r.Reason, r.Outcome = err.Code, err.Reason, err.Outcome
+		h.o.Calls(r)
+	}
 	if h.o.Observer != nil {
 		h.o.Observer.Refused(string(inv.Deployment), string(inv.Service), string(inv.Method), err.Code, err.Outcome)
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -168,6 +169,14 @@ func elementEvent(d *loading, e loadedElement) *conduitv1.HostEvent {
 
 func deploymentEvent(d *loading) *conduitv1.HostEvent {
 	return &conduitv1.HostEvent{Name: pluginlink.DeploymentLoaded, Deployment: d.name, DeploymentId: d.id, Generation: d.times, State: d.status}
+}
+
+// Events calls send with what is loaded now, and then with each change, until ctx ends
+// or send fails, whose error it returns, or until the host stops. While send waits, a
+// bounded number of changes is kept; then the present state is told anew, after an event
+// resync. The events are shared: they are not to be changed.
+func (h *Host) Events(ctx context.Context, send func(*conduitv1.HostEvent) error) error {
+	return h.events.feed.Serve(ctx, nil, send)
 }
 
 // endEvents ends the subscriptions of elements, as a drain does at once.

@@ -169,6 +169,9 @@ func (g *generation) CallEnded(tag uint64, code conduit.Code, outcome conduit.Ou
 	if c.observer != nil {
 		c.observer.End(c.begun, code, outcome)
 	}
+	if c.record != nil {
+		c.record.tell(g.el.h.o.Calls, code, outcome)
+	}
 	if c.units != nil {
 		g.giveBack(c.units)
 	}
@@ -216,6 +219,7 @@ type caller struct {
 	// observer hears of the call's end; nil if nobody does. begun is its own word.
 	observer MethodObserver
 	begun    time.Duration
+	record   *underWay // nil if nobody asks for it
 }
 
 // callers remembers the caller of each call in flight on a generation, by a tag.

@@ -89,7 +89,7 @@ func (w *holding) expire(k *heldCall) {
 	w.mu.Unlock()
 	inv := k.p.Invoke()
 	err := heldInVain(inv)
-	w.h.observeRefusal(inv, err)
+	w.h.observeRefusal(inv, k.principal, k.peer, err)
 	k.p.Refuse(err)
 }
 

@@ -74,6 +74,9 @@ type Options struct {
 	Builtin link.Handler
 	// Observer hears of every call to an element; nil = nobody does.
 	Observer Observer
+	// Calls hears of every call to an element once it is over; nil = nobody does. It must
+	// not wait.
+	Calls func(CallRecord)
 	// FromPlugin takes the calls that elements make, but for those to the
 	// deployment "conduit"; nil = they are dispatched within this host. It runs
 	// on the plugin link's reader and must not block.

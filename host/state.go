@@ -64,6 +64,18 @@ type ElementStatus struct {
 	// Description is what it offers; nil until it has described itself. Shared:
 	// it must not be changed.
 	Description *conduitv1.Description
+	// Measures are what its process counted and measured, as of the last look at its
+	// health; of one that has ended, what it told last, until another tells. Shared: they
+	// must not be changed.
+	Measures []Measure
+}
+
+// Measure is a number that an element counts or measures.
+type Measure struct {
+	Name    string
+	Counter bool
+	Value   float64
+	Pid     int // of the process that told it
 }
 
 // OldGeneration is a process that was replaced: it takes no new calls, and ends when it

@@ -452,6 +452,9 @@ func (e *element) healthy(p *pluginlink.Process, a health) {
 		state, kind, reason = Degraded, "unhealthy", a.r.GetText()
 	}
 	e.mu.Lock()
+	if a.err == nil {
+		e.status.Measures = measuresOf(a.r.GetMetrics(), p.Pid())
+	}
 	same := e.status.State == state && e.status.Reason == reason
 	e.mu.Unlock()
 	if !same {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/internal/frame"
+	"github.com/elemental-conduit/conduit/internal/tracecontext"
 )
 
 // Caller is what an element knows of who calls it; it holds no secret.
@@ -17,6 +18,18 @@ func CallerFrom(ctx context.Context) Caller {
 		return callerOf(c.s.Invoke())
 	}
 	return Caller{}
+}
+
+// TraceFrom returns the W3C trace context of the call whose handler has ctx, as the
+// headers traceparent and tracestate have it; both are empty where the call has none.
+// Calls by [Host.At] carry it on by themselves, and lines that are logged with ctx have its
+// id as trace_id: it is for what a handler asks of others, such as a server of HTTP.
+func TraceFrom(ctx context.Context) (parent, state string) {
+	c := callFrom(ctx)
+	if c == nil || tracecontext.ID(c.s.Invoke().TraceParent) == "" {
+		return "", ""
+	}
+	return string(c.s.Invoke().TraceParent), string(c.s.Invoke().TraceState)
 }
 
 type selfKey struct{}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/schema"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -23,6 +24,9 @@ type Element struct {
 	Services []*Service
 	// Attributes declare what the element reads of its configuration.
 	Attributes []Attribute
+	// Metrics are what the element counts and measures, made with [NewCounter] and
+	// [NewGauge]; at most 32.
+	Metrics []Metric
 
 	// Configure checks what the deployment says, before anything is started.
 	// Warnings are shown to the operator; an error keeps the element from
@@ -114,6 +118,7 @@ func (e Element) Check() error {
 		mistakes = append(mistakes, s.mistakes...)
 	}
 	mistakes = append(mistakes, checkAttributes(e.Attributes)...)
+	mistakes = append(mistakes, checkMetrics(e.Metrics)...)
 	if mistakes == nil {
 		return nil
 	}
@@ -136,10 +141,33 @@ func (e Element) describe() *conduitv1.Description {
 		}
 		d.Services = append(d.Services, sd)
 	}
+	d.Schemas = e.schemas()
 	for _, a := range e.Attributes {
 		d.Attributes = append(d.Attributes, a.describe())
 	}
 	return d
+}
+
+// schemas are those of the methods that others can call; nil if nothing is known of any.
+func (e Element) schemas() *conduitv1.Schemas {
+	var set schema.Set
+	out := &conduitv1.Schemas{}
+	for _, s := range e.Services {
+		for _, m := range s.methods {
+			if !m.remote {
+				continue
+			}
+			one := &conduitv1.MethodSchema{Service: s.key, Method: m.name, Request: set.Of(m.request), Reply: set.Of(m.reply)}
+			if one.GetRequest() != "" || one.GetReply() != "" {
+				out.Methods = append(out.Methods, one)
+			}
+		}
+	}
+	if len(out.GetMethods()) == 0 {
+		return nil
+	}
+	out.Definitions = set.Definitions()
+	return out
 }
 
 // newServer makes the element's running self. The element has been checked.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/elemental-conduit/conduit/internal/tracecontext"
 )
 
 // hclogTime is how hclog writes a time in JSON.
@@ -56,7 +58,7 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 }
 
 // Handle implements slog.Handler.
-func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
+func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	b := append([]byte{}, `{"@level":"`...)
 	b = append(b, levelName(r.Level)...)
 	b = append(b, `","@message":`...)
@@ -67,6 +69,13 @@ func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	b = append(b, h.attrs...)
 	r.Attrs(func(a slog.Attr) bool { b = appendAttr(b, h.group, a); return true })
+	// Of a call's context: so that the lines of a call are found in the logs of all that
+	// it went through.
+	if c := callFrom(ctx); c != nil {
+		if id := tracecontext.ID(c.s.Invoke().TraceParent); id != "" {
+			b = append(b, `,"trace_id":"`+id+`"`...)
+		}
+	}
 	b = append(b, "}\n"...)
 
 	h.mu.Lock()

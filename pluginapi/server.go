@@ -113,7 +113,11 @@ func (s *server) Health(ctx context.Context) *conduitv1.HealthResponse {
 	default:
 		state = conduitv1.HealthResponse_STATE_UNHEALTHY
 	}
-	return &conduitv1.HealthResponse{State: state, Text: h.Text, Details: h.Details}
+	r := &conduitv1.HealthResponse{State: state, Text: h.Text, Details: h.Details}
+	for _, m := range s.element.Metrics {
+		r.Metrics = append(r.Metrics, m.metric())
+	}
+	return r
 }
 
 // Stop lets the element flush, once.

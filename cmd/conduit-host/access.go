@@ -415,6 +415,21 @@ func (a *access) caller(r *http.Request) (conduit.AsWhom, error) {
 	return conduit.AsWhom{Kind: conduit.AsSession, Session: secret}, err
 }
 
+// levelOf is the level of whoever a request of the gateway was let in as.
+func (a *access) levelOf(ctx context.Context, as conduit.AsWhom) (conduit.Level, error) {
+	switch {
+	case a.sessions == nil:
+		return conduit.Superuser, nil
+	case as.Kind != conduit.AsSession:
+		return conduit.Anonymous, nil
+	}
+	g, err := a.sessions.Validate(ctx, []byte(as.Session), "gateway")
+	if err != nil {
+		return conduit.Anonymous, err
+	}
+	return g.Level, nil
+}
+
 func errInstanceSession() *conduit.Error {
 	return conduit.Errorf(conduit.Unauthenticated, conduit.ReasonUnauthenticated, conduit.NotSent, "the session is an instance's: it opens links, and no call runs as it")
 }

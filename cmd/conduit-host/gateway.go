@@ -39,6 +39,8 @@ func (i *instance) serveGateway(l net.Listener) error {
 		Authenticate: i.access.caller,
 		Watch:        i.access.watch,
 		AuthStore:    i.access.storeID(),
+		Directory:    directory{i},
+		Observe:      i.requestLog(),
 	}
 	if i.access.sessions != nil {
 		o.Sessions = logins{i.access}

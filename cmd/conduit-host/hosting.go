@@ -34,6 +34,10 @@ type hosting interface {
 	links() []host.PluginLink
 	// logs gives the log of a deployment, as builtin.Logs does.
 	logs(ctx context.Context, in *conduitv1.LogsRequest, send func(*conduitv1.LogRecord) error) error
+	// events tells what is loaded and what changes of it, as host.Host.Events does.
+	events(ctx context.Context, send func(*conduitv1.HostEvent) error) error
+	// measures are what elements count and measure by themselves.
+	measures() []metrics.Measure
 	// ready is closed once everything that is deployed runs or has failed once.
 	ready() <-chan struct{}
 	// unready says why not everything that is deployed can be called yet.
@@ -68,6 +72,7 @@ func (i *instance) startHost(ctx context.Context, dir string) error {
 	o.Budget = i.budget
 	o.OnChange = i.changed
 	o.Observer = i.metrics.Calls().Observer(metrics.Server)
+	o.Calls = i.callLog()
 	h, err := host.New(o)
 	if err != nil {
 		return configf("%v", err)
@@ -168,6 +173,23 @@ func (p plugins) logs(ctx context.Context, in *conduitv1.LogsRequest, send func(
 	return p.Logs(ctx, in, send)
 }
 
+func (p plugins) events(ctx context.Context, send func(*conduitv1.HostEvent) error) error {
+	return p.Events(ctx, send)
+}
+
+func (p plugins) measures() (list []metrics.Measure) {
+	for _, d := range p.Snapshot() {
+		for _, e := range d.Elements {
+			for _, m := range e.Measures {
+				if m.Counter || m.Pid == e.Pid { // what a process measured goes with it
+					list = append(list, metrics.Measure{Deployment: d.Name, Element: e.Name, Name: m.Name, Counter: m.Counter, Value: m.Value, Pid: m.Pid})
+				}
+			}
+		}
+	}
+	return list
+}
+
 // notes says no more than names and kinds: whoever reaches the ops listener reads it.
 func (p plugins) notes() (notes []string) {
 	for _, d := range p.Snapshot() {
@@ -213,6 +235,13 @@ func (nothing) ready() <-chan struct{} {
 func (nothing) logs(context.Context, *conduitv1.LogsRequest, func(*conduitv1.LogRecord) error) error {
 	return notHosted()
 }
+
+func (nothing) events(ctx context.Context, _ func(*conduitv1.HostEvent) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (nothing) measures() []metrics.Measure { return nil }
 
 func (nothing) unready() []string { return nil }
 

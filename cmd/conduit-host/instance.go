@@ -70,6 +70,11 @@ type instance struct {
 	// rereadCerts has the files of certificates read again now.
 	rereadCerts chan struct{}
 
+	// leaves is closed once the instance drains: streams that have no end of their own end
+	// then.
+	leaves     chan struct{}
+	leavesOnce sync.Once
+
 	started  atomic.Bool
 	draining atomic.Bool
 	closing  atomic.Bool // elements take no new calls
@@ -81,7 +86,7 @@ func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance
 	i := &instance{
 		c: c, log: log, stderr: stderr, begun: begun, epoch: uint64(begun.UnixNano()),
 		failed: make(chan error, 4), drainAsked: make(chan struct{}, 1),
-		restated: make(chan struct{}, 1), rereadCerts: make(chan struct{}, 1),
+		restated: make(chan struct{}, 1), rereadCerts: make(chan struct{}, 1), leaves: make(chan struct{}),
 	}
 	i.standing.Store(&standing{})
 	return i
@@ -357,8 +362,12 @@ func (i *instance) drain(ctx context.Context) error {
 	return nil
 }
 
+// leave ends the streams that have no end of their own. It may be called again.
+func (i *instance) leave() { i.leavesOnce.Do(func() { close(i.leaves) }) }
+
 // drainDoors ends, side by side, what comes in from outside.
 func (i *instance) drainDoors(ctx context.Context) {
+	i.leave()
 	var doors sync.WaitGroup
 	if i.gateway != nil {
 		doors.Go(func() {
@@ -382,6 +391,7 @@ func (i *instance) drainDoors(ctx context.Context) {
 func (i *instance) stopNow(ctx context.Context) {
 	i.draining.Store(true)
 	i.closing.Store(true)
+	i.leave()
 	ctx = context.WithoutCancel(ctx)
 	if i.gateway != nil {
 		_ = i.gateway.server.Close()

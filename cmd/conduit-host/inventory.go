@@ -23,11 +23,14 @@ import (
 // them: it has to fit into one message.
 const maxInventory = 4 << 20
 
+// maxSchemas is how many bytes of schemas a list has at most; further elements go without.
+const maxSchemas = 2 << 20
+
 // Deployments implements builtin.Inventory.
 func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 	now := time.Now()
 	var list []*conduitv1.DeploymentInfo
-	size := 0
+	size, schemas := 0, 0
 	for _, d := range p.Snapshot() {
 		info := &conduitv1.DeploymentInfo{
 			Id: cmp.Or(d.Transient, d.ID.String()), Name: d.Name, Status: d.Status,
@@ -36,6 +39,10 @@ func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 		for _, e := range d.Elements {
 			x := elementInfo(e, now)
 			size = fit(x, size)
+			if n := proto.Size(e.Description.GetSchemas()); schemas+n <= maxSchemas {
+				schemas += n
+				x.Schemas = e.Description.GetSchemas()
+			}
 			info.Elements = append(info.Elements, x)
 		}
 		list = append(list, info)

@@ -277,8 +277,23 @@ func (a *app) printListing(what string, answers []answer) error {
 		}
 		return a.print(rows, func(w io.Writer) { linkTable(w, rows) })
 	}
-	deployments, elements, services, methods := []deploymentRow{}, []elementRow{}, []serviceRow{}, []methodRow{}
-	for _, info := range hosts(answers) {
+	deployments, elements, services, methods := hostedRows(hosts(answers))
+	switch what {
+	case "deployments":
+		return a.print(deployments, func(w io.Writer) { deploymentTable(w, deployments) })
+	case "elements":
+		return a.print(elements, func(w io.Writer) { elementTable(w, elements) })
+	case "services":
+		return a.print(services, func(w io.Writer) { serviceTable(w, services) })
+	default:
+		return a.print(methods, func(w io.Writer) { methodsTable(w, methods) })
+	}
+}
+
+// hostedRows are what instances host, in the order in which they are given; none is nil.
+func hostedRows(infos []*conduitv1.InstanceInfo) (deployments []deploymentRow, elements []elementRow, services []serviceRow, methods []methodRow) {
+	deployments, elements, services, methods = []deploymentRow{}, []elementRow{}, []serviceRow{}, []methodRow{}
+	for _, info := range infos {
 		for _, d := range info.GetDeployments() {
 			deployments = append(deployments, deploymentRowOf(info.GetName(), d))
 			for _, e := range d.GetElements() {
@@ -297,16 +312,7 @@ func (a *app) printListing(what string, answers []answer) error {
 			}
 		}
 	}
-	switch what {
-	case "deployments":
-		return a.print(deployments, func(w io.Writer) { deploymentTable(w, deployments) })
-	case "elements":
-		return a.print(elements, func(w io.Writer) { elementTable(w, elements) })
-	case "services":
-		return a.print(services, func(w io.Writer) { serviceTable(w, services) })
-	default:
-		return a.print(methods, func(w io.Writer) { methodsTable(w, methods) })
-	}
+	return deployments, elements, services, methods
 }
 
 // hosts are the instances of answers, each once: those that answered know themselves

@@ -22,6 +22,7 @@ func (i *instance) newMetrics() *metrics.Metrics {
 		Links:    onceStarted(i, i.linkMetrics),
 		Peers:    onceStarted(i, i.peerMetrics),
 		Elements: onceStarted(i, i.elementMetrics),
+		Measures: onceStarted(i, func() []metrics.Measure { return i.host.measures() }),
 		Budget: func() metrics.Budget {
 			s := i.budget.Snapshot()
 			return metrics.Budget{Units: s.Total, Available: s.Available, Claims: s.Claims}

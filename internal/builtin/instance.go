@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -17,14 +18,44 @@ func instanceMethods() map[string]method {
 	return map[string]method{
 		"WhoAreYou": unary(func() *conduitv1.WhoAreYouRequest { return &conduitv1.WhoAreYouRequest{} },
 			func(_ context.Context, s *Services, who asker, in *conduitv1.WhoAreYouRequest) (*conduitv1.InstanceInfo, error) {
-				return s.whoAmI(who, in.GetDigest()), nil
+				return s.whoAmI(who, in.GetDigest(), in.GetSchemas()), nil
 			}),
 	}
 }
 
 // Info returns all that there is to know of the instance.
 func (s *Services) Info() *conduitv1.InstanceInfo {
-	return s.whoAmI(asker{level: conduit.System, operator: true}, nil)
+	return s.whoAmI(asker{level: conduit.System, operator: true}, nil, false)
+}
+
+// Tell returns what an asker at a door of the network may know: an operator there, if
+// host.remote_admin is set, everything; anonymous callers the name.
+// With schemas it has those of methods.
+func (s *Services) Tell(level conduit.Level, schemas bool) *conduitv1.InstanceInfo {
+	return s.whoAmI(asker{level: level, operator: s.Operates(level)}, nil, schemas)
+}
+
+// Operates reports whether an asker at a door of the network is told what operators are.
+func (s *Services) Operates(level conduit.Level) bool {
+	return s.o.RemoteAdmin && level >= conduit.Superuser
+}
+
+// Restricted returns of what another instance said of its deployments what an asker of a
+// level may know who is no operator. It changes nothing, and shares what it can.
+func Restricted(deployments []*conduitv1.DeploymentInfo, level conduit.Level) (list []*conduitv1.DeploymentInfo) {
+	for _, d := range deployments {
+		out := &conduitv1.DeploymentInfo{
+			Id: d.GetId(), Name: d.GetName(), Status: d.GetStatus(), Disabled: d.GetDisabled(), Cordoned: d.GetCordoned(), Transient: d.GetTransient(),
+		}
+		for _, e := range d.GetElements() {
+			out.Elements = append(out.Elements, &conduitv1.ElementInfo{
+				Name: e.GetName(), Version: e.GetVersion(), State: e.GetState(), SinceMillis: e.GetSinceMillis(), Generation: e.GetGeneration(),
+				Restarts: e.GetRestarts(), InFlight: e.GetInFlight(), Claims: e.GetClaims(), Sandbox: e.GetSandbox(), Services: callable(e.GetServices(), level),
+			})
+		}
+		list = append(list, out)
+	}
+	return list
 }
 
 // Digest returns InstanceInfo.digest as it is now, for the Status of links.
@@ -32,7 +63,7 @@ func (s *Services) Digest() []byte { return digest(s.o.Inventory.Deployments()) 
 
 // whoAmI tells an asker what he may know, without the deployments if they are
 // those of the digest that he has.
-func (s *Services) whoAmI(who asker, known []byte) *conduitv1.InstanceInfo {
+func (s *Services) whoAmI(who asker, known []byte, schemas bool) *conduitv1.InstanceInfo {
 	info := &conduitv1.InstanceInfo{Instance: s.instance, Name: s.o.Name, State: s.o.Lifecycle.State()}
 	if who.level < conduit.User {
 		return info
@@ -56,6 +87,15 @@ func (s *Services) whoAmI(who asker, known []byte) *conduitv1.InstanceInfo {
 	if !who.operator {
 		for _, d := range deployments {
 			restrict(d, who.level)
+		}
+	}
+	for _, d := range deployments {
+		for _, e := range d.GetElements() {
+			if schemas {
+				e.Schemas = SchemasOf(e.GetSchemas(), e.GetServices())
+			} else {
+				e.Schemas = nil
+			}
 		}
 	}
 	info.Deployments = deployments
@@ -83,6 +123,46 @@ func digest(deployments []*conduitv1.DeploymentInfo) []byte {
 		_, _ = h.Write(text) // a hash takes everything
 	}
 	return h.Sum(nil)[:16]
+}
+
+// SchemasOf returns those of the methods of services, and what they refer to. It changes
+// nothing.
+func SchemasOf(all *conduitv1.Schemas, services []*conduitv1.ServiceDescription) *conduitv1.Schemas {
+	methods := map[[2]string]bool{}
+	for _, s := range services {
+		for _, m := range s.GetMethods() {
+			methods[[2]string{s.GetName(), m.GetName()}] = true
+		}
+	}
+	out := &conduitv1.Schemas{Definitions: map[string]string{}}
+	var follow func(text string)
+	follow = func(text string) {
+		const ref = `"#/$defs/`
+		for {
+			_, rest, found := strings.Cut(text, ref)
+			if !found {
+				return
+			}
+			var name string
+			name, text, _ = strings.Cut(rest, `"`)
+			definition, there := all.GetDefinitions()[name]
+			if _, done := out.GetDefinitions()[name]; there && !done {
+				out.Definitions[name] = definition
+				follow(definition)
+			}
+		}
+	}
+	for _, m := range all.GetMethods() {
+		if methods[[2]string{m.GetService(), m.GetMethod()}] {
+			out.Methods = append(out.Methods, m)
+			follow(m.GetRequest())
+			follow(m.GetReply())
+		}
+	}
+	if len(out.GetMethods()) == 0 {
+		return nil
+	}
+	return out
 }
 
 // restrict leaves of a deployment what somebody of a level may know who is no

@@ -20,7 +20,7 @@ type Authorize func(peer link.Peer, in *frame.Invoke) (user string, level condui
 type Inventory interface {
 	// Deployments returns everything that is known of the deployments, in the
 	// order of their ids. The messages are the caller's, but for the
-	// descriptions of services, which are shared.
+	// descriptions of services and the schemas, which are shared.
 	Deployments() []*conduitv1.DeploymentInfo
 }
 

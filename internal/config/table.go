@@ -115,6 +115,7 @@ func Keys() []Key {
 
 		{Name: "log.level", Reloadable: true, Kind: Enum, Default: "info", Enum: []string{"trace", "debug", "info", "warn", "error"}, Doc: "the least severe line to write"},
 		{Name: "log.format", Kind: Enum, Computed: "`json` (`text` on a terminal)", Enum: []string{"json", "text"}, compute: defaultLogFormat, Doc: "how log lines look"},
+		{Name: "log.calls", Kind: Enum, Default: "off", Enum: []string{"off", "failed", "all"}, Doc: "which calls to elements here and requests to the gateway are logged when they are over, each a line with its `trace_id`"},
 		{Name: "tracing.otlp_endpoint", Optional: true, Later: true, Doc: "where traces are sent"},
 	}
 }

@@ -12,6 +12,14 @@ type scrapes struct {
 	mu    sync.Mutex // held for the whole of a scrape: looks at links must not cross
 	links ledger[string, any]
 	cpu   ledger[elementKey, process]
+
+	measured ledger[measureKey, int] // by the id of the process
+}
+
+type measureKey struct {
+	elementKey
+
+	name string
 }
 
 type elementKey struct{ deployment, element string }
@@ -55,6 +63,9 @@ var (
 	elementResident = desc("element_resident_bytes", "Resident memory of the element's process.", "deployment", "element")
 	elementCPU      = desc("element_cpu_seconds_total", "Processor time of the element's processes, user and system.", "deployment", "element")
 
+	elementCounter = desc("element_counted_total", "What the element counts by itself.", "deployment", "element", "name")
+	elementGauge   = desc("element_measured", "What the element measures by itself.", "deployment", "element", "name")
+
 	lookupsTotal = desc("discovery_lookups_total", "Looks for peers, by how they ended.", "source", "result")
 	authTotal    = desc("auth_checks_total", "Checks of credentials, by how they ended.", "result")
 	buildInfo    = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
@@ -81,6 +92,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		linkOpen, linkRTT, linkBytes, linkPackets, linkQueued, linkDials,
 		peerUnits, peerAvailable, peerDebit, budgetUnits, budgetAvailable, budgetClaims, clusterAvailable,
 		elementState, elementRestarts, elementStart, elementResident, elementCPU,
+		elementCounter, elementGauge,
 		lookupsTotal, authTotal, buildInfo,
 	} {
 		ch <- d
@@ -99,6 +111,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectLinks(ch, known, peers)
 	c.collectUnits(ch, known, peers)
 	c.collectElements(ch)
+	c.collectMeasures(ch)
 	c.collectTries(ch, known)
 	if c.o.Auth != nil {
 		checks := c.o.Auth()
@@ -186,6 +199,34 @@ func (c *collector) collectUnits(ch chan<- prometheus.Metric, known map[string]b
 	}
 	if all.Units > 0 { // of nothing there is no part
 		gauge(ch, clusterAvailable, float64(all.Available)/float64(all.Units))
+	}
+}
+
+// collectMeasures shows what elements tell. A counter goes on over the processes of its
+// element.
+func (c *collector) collectMeasures(ch chan<- prometheus.Metric) {
+	if c.o.Measures == nil {
+		return
+	}
+	gauges := map[measureKey]float64{}
+	c.scrapes.mu.Lock()
+	l := &c.scrapes.measured
+	l.begin()
+	for _, m := range c.o.Measures() {
+		k := measureKey{elementKey{label(m.Deployment), label(m.Element)}, label(m.Name)}
+		if m.Counter {
+			l.feed(k, m.Pid, totals{m.Value})
+		} else {
+			gauges[k] += m.Value
+		}
+	}
+	sums := l.finish()
+	c.scrapes.mu.Unlock()
+	for k, t := range sums {
+		counter(ch, elementCounter, t[0], k.deployment, k.element, k.name)
+	}
+	for k, v := range gauges {
+		gauge(ch, elementGauge, v, k.deployment, k.element, k.name)
 	}
 }
 

@@ -106,6 +106,31 @@ func TestElements(t *testing.T) {
 	}
 }
 
+// What an element counts goes on over its processes; what it measures is what it says.
+func TestMeasures(t *testing.T) {
+	list := []Measure{
+		{Deployment: "d", Element: "e", Name: "orders", Counter: true, Value: 5, Pid: 1},
+		{Deployment: "d", Element: "e", Name: "queue", Value: 3, Pid: 1},
+	}
+	m := New(Options{Measures: func() []Measure { return list }})
+	want := func(counted float64, queue ...float64) {
+		t.Helper()
+		p := scrape(t, m)
+		if got := p["conduit_element_counted_total{deployment=d,element=e,name=orders}"]; got != counted {
+			t.Errorf("counted: %v, want %v", got, counted)
+		}
+		if got, ok := p["conduit_element_measured{deployment=d,element=e,name=queue}"]; ok != (len(queue) > 0) || ok && got != queue[0] {
+			t.Errorf("measured: %v %v, want %v", got, ok, queue)
+		}
+	}
+	want(5, 3)
+	list = list[:1] // the process has ended, and what it counted stays
+	want(5)
+	list = []Measure{{Deployment: "d", Element: "e", Name: "orders", Counter: true, Value: 2, Pid: 2}, {Deployment: "d", Element: "e", Name: "queue", Value: -1, Pid: 2}}
+	want(7, -1)
+	want(7, -1)
+}
+
 // A name that is no valid text costs its looks, and not the page.
 func TestNamesThatAreNoText(t *testing.T) {
 	m := New(Options{

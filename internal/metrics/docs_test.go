@@ -23,7 +23,10 @@ func everything() *Metrics {
 		Peers:    func() []Peer { return []Peer{{Name: "worker-1", Alive: true, Units: 1}} },
 		Budget:   func() Budget { return Budget{Units: 1} },
 		Elements: func() []Element { return []Element{{Deployment: "d", Name: "e", State: "ready", Pid: 1}} },
-		usage:    func(int) (usage, bool) { return usage{started: 1, cpu: 1}, true },
+		Measures: func() []Measure {
+			return []Measure{{Deployment: "d", Element: "e", Name: "orders", Counter: true}, {Deployment: "d", Element: "e", Name: "queue"}}
+		},
+		usage: func(int) (usage, bool) { return usage{started: 1, cpu: 1}, true },
 	})
 	m.LookedUp("dns", nil)
 	m.Dialled("worker-1", errors.New("refused"))

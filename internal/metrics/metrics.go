@@ -40,6 +40,8 @@ type Options struct {
 	Auth func() AuthChecks
 	// Elements returns what this instance hosts, whatever its state.
 	Elements func() []Element
+	// Measures returns what elements count and measure by themselves.
+	Measures func() []Measure
 	// Log takes a warning when names are no longer told apart, and at debug level
 	// what was wrong with a scrape; nil = nothing.
 	Log *slog.Logger

@@ -60,6 +60,17 @@ type Element struct {
 	Restarts uint64
 }
 
+// Measure is what an element counts or measures by itself, at one moment.
+type Measure struct {
+	Deployment, Element string
+	// Name is one of a bounded set.
+	Name    string
+	Counter bool
+	Value   float64
+	// Pid is of the process that tells: a counter begins at zero with each.
+	Pid int
+}
+
 // usage is what a process uses.
 type usage struct {
 	// begun tells the process from a later one with the same id; its unit is the

@@ -126,7 +126,57 @@ func (x HealthResponse_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthResponse_State.Descriptor instead.
 func (HealthResponse_State) EnumDescriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8, 0}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{10, 0}
+}
+
+type Metric_Kind int32
+
+const (
+	Metric_KIND_UNSPECIFIED Metric_Kind = 0
+	// It never falls while the process lives.
+	Metric_KIND_COUNTER Metric_Kind = 1
+	Metric_KIND_GAUGE   Metric_Kind = 2
+)
+
+// Enum value maps for Metric_Kind.
+var (
+	Metric_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "KIND_COUNTER",
+		2: "KIND_GAUGE",
+	}
+	Metric_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED": 0,
+		"KIND_COUNTER":     1,
+		"KIND_GAUGE":       2,
+	}
+)
+
+func (x Metric_Kind) Enum() *Metric_Kind {
+	p := new(Metric_Kind)
+	*p = x
+	return p
+}
+
+func (x Metric_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Metric_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_conduit_v1_plugin_proto_enumTypes[2].Descriptor()
+}
+
+func (Metric_Kind) Type() protoreflect.EnumType {
+	return &file_conduit_v1_plugin_proto_enumTypes[2]
+}
+
+func (x Metric_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Metric_Kind.Descriptor instead.
+func (Metric_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type DescribeRequest struct {
@@ -178,7 +228,10 @@ type Description struct {
 	// Version of pluginapi that the element was built with.
 	Api string `protobuf:"bytes,6,opt,name=api,proto3" json:"api,omitempty"`
 	// What the element reads of its deployment's attributes, as far as it says.
-	Attributes    []*AttributeDescription `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	Attributes []*AttributeDescription `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	// What its methods take and give, as far as it says: it goes no further than the host,
+	// which tells who asks.
+	Schemas       *Schemas `protobuf:"bytes,8,opt,name=schemas,proto3" json:"schemas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -262,6 +315,136 @@ func (x *Description) GetAttributes() []*AttributeDescription {
 	return nil
 }
 
+func (x *Description) GetSchemas() *Schemas {
+	if x != nil {
+		return x.Schemas
+	}
+	return nil
+}
+
+// Schemas are JSON Schemas, of 2020-12 and as text, of the messages of methods.
+type Schemas struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Methods []*MethodSchema        `protobuf:"bytes,1,rep,name=methods,proto3" json:"methods,omitempty"`
+	// What the others refer to as "#/$defs/NAME", by NAME.
+	Definitions   map[string]string `protobuf:"bytes,2,rep,name=definitions,proto3" json:"definitions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schemas) Reset() {
+	*x = Schemas{}
+	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schemas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schemas) ProtoMessage() {}
+
+func (x *Schemas) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schemas.ProtoReflect.Descriptor instead.
+func (*Schemas) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Schemas) GetMethods() []*MethodSchema {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
+func (x *Schemas) GetDefinitions() map[string]string {
+	if x != nil {
+		return x.Definitions
+	}
+	return nil
+}
+
+type MethodSchema struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Method  string                 `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	// Of one message each; empty = nothing is known of it, or there is none.
+	Request       string `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
+	Reply         string `protobuf:"bytes,4,opt,name=reply,proto3" json:"reply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MethodSchema) Reset() {
+	*x = MethodSchema{}
+	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MethodSchema) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MethodSchema) ProtoMessage() {}
+
+func (x *MethodSchema) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MethodSchema.ProtoReflect.Descriptor instead.
+func (*MethodSchema) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *MethodSchema) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *MethodSchema) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *MethodSchema) GetRequest() string {
+	if x != nil {
+		return x.Request
+	}
+	return ""
+}
+
+func (x *MethodSchema) GetReply() string {
+	if x != nil {
+		return x.Reply
+	}
+	return ""
+}
+
 type AttributeDescription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -279,7 +462,7 @@ type AttributeDescription struct {
 
 func (x *AttributeDescription) Reset() {
 	*x = AttributeDescription{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -291,7 +474,7 @@ func (x *AttributeDescription) String() string {
 func (*AttributeDescription) ProtoMessage() {}
 
 func (x *AttributeDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[2]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -304,7 +487,7 @@ func (x *AttributeDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttributeDescription.ProtoReflect.Descriptor instead.
 func (*AttributeDescription) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{2}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AttributeDescription) GetName() string {
@@ -353,7 +536,7 @@ type ServiceDescription struct {
 
 func (x *ServiceDescription) Reset() {
 	*x = ServiceDescription{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +548,7 @@ func (x *ServiceDescription) String() string {
 func (*ServiceDescription) ProtoMessage() {}
 
 func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[3]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +561,7 @@ func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceDescription.ProtoReflect.Descriptor instead.
 func (*ServiceDescription) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{3}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServiceDescription) GetName() string {
@@ -418,7 +601,7 @@ type MethodDescription struct {
 
 func (x *MethodDescription) Reset() {
 	*x = MethodDescription{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +613,7 @@ func (x *MethodDescription) String() string {
 func (*MethodDescription) ProtoMessage() {}
 
 func (x *MethodDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[4]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +626,7 @@ func (x *MethodDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MethodDescription.ProtoReflect.Descriptor instead.
 func (*MethodDescription) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{4}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MethodDescription) GetName() string {
@@ -547,7 +730,7 @@ type ConfigureRequest struct {
 
 func (x *ConfigureRequest) Reset() {
 	*x = ConfigureRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +742,7 @@ func (x *ConfigureRequest) String() string {
 func (*ConfigureRequest) ProtoMessage() {}
 
 func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[5]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +755,7 @@ func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{5}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConfigureRequest) GetDeployment() string {
@@ -655,7 +838,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +850,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[6]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +863,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{6}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConfigureResponse) GetWarnings() []string {
@@ -698,7 +881,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +893,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[7]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,21 +906,23 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{7}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{9}
 }
 
 type HealthResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         HealthResponse_State   `protobuf:"varint,1,opt,name=state,proto3,enum=conduit.v1.HealthResponse_State" json:"state,omitempty"`
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	Details       map[string]string      `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	State   HealthResponse_State   `protobuf:"varint,1,opt,name=state,proto3,enum=conduit.v1.HealthResponse_State" json:"state,omitempty"`
+	Text    string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Details map[string]string      `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What the element counts and measures; the host shows it as its own metrics do.
+	Metrics       []*Metric `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +934,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[8]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +947,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{8}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HealthResponse) GetState() HealthResponse_State {
@@ -786,6 +971,75 @@ func (x *HealthResponse) GetDetails() map[string]string {
 	return nil
 }
 
+func (x *HealthResponse) GetMetrics() []*Metric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+type Metric struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 64 bytes: lower-case letters, digits and "_", of which the first is a
+	// letter.
+	Name          string      `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind          Metric_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=conduit.v1.Metric_Kind" json:"kind,omitempty"`
+	Value         float64     `protobuf:"fixed64,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Metric) Reset() {
+	*x = Metric{}
+	mi := &file_conduit_v1_plugin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Metric) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Metric) ProtoMessage() {}
+
+func (x *Metric) ProtoReflect() protoreflect.Message {
+	mi := &file_conduit_v1_plugin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Metric.ProtoReflect.Descriptor instead.
+func (*Metric) Descriptor() ([]byte, []int) {
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Metric) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Metric) GetKind() Metric_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Metric_KIND_UNSPECIFIED
+}
+
+func (x *Metric) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 type StopRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long the host will wait, in microseconds.
@@ -796,7 +1050,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +1062,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[9]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +1075,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{9}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StopRequest) GetGraceMicros() uint64 {
@@ -839,7 +1093,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1105,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_conduit_v1_plugin_proto_msgTypes[10]
+	mi := &file_conduit_v1_plugin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1118,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{10}
+	return file_conduit_v1_plugin_proto_rawDescGZIP(), []int{13}
 }
 
 var File_conduit_v1_plugin_proto protoreflect.FileDescriptor
@@ -873,7 +1127,7 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"\x17conduit/v1/plugin.proto\x12\n" +
 	"conduit.v1\x1a\x18conduit/v1/conduit.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\x90\x02\n" +
+	"\x0fDescribeRequest\"\xbf\x02\n" +
 	"\vDescription\x12\x18\n" +
 	"\aelement\x18\x01 \x01(\tR\aelement\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12:\n" +
@@ -884,7 +1138,19 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\x03api\x18\x06 \x01(\tR\x03api\x12@\n" +
 	"\n" +
 	"attributes\x18\a \x03(\v2 .conduit.v1.AttributeDescriptionR\n" +
-	"attributes\"\xb1\x01\n" +
+	"attributes\x12-\n" +
+	"\aschemas\x18\b \x01(\v2\x13.conduit.v1.SchemasR\aschemas\"\xc5\x01\n" +
+	"\aSchemas\x122\n" +
+	"\amethods\x18\x01 \x03(\v2\x18.conduit.v1.MethodSchemaR\amethods\x12F\n" +
+	"\vdefinitions\x18\x02 \x03(\v2$.conduit.v1.Schemas.DefinitionsEntryR\vdefinitions\x1a>\n" +
+	"\x10DefinitionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"p\n" +
+	"\fMethodSchema\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06method\x18\x02 \x01(\tR\x06method\x12\x18\n" +
+	"\arequest\x18\x03 \x01(\tR\arequest\x12\x14\n" +
+	"\x05reply\x18\x04 \x01(\tR\x05reply\"\xb1\x01\n" +
 	"\x14AttributeDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\adefault\x18\x02 \x01(\tH\x00R\adefault\x88\x01\x01\x12 \n" +
@@ -937,11 +1203,12 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"/\n" +
 	"\x11ConfigureResponse\x12\x1a\n" +
 	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x0f\n" +
-	"\rHealthRequest\"\xb7\x02\n" +
+	"\rHealthRequest\"\xe5\x02\n" +
 	"\x0eHealthResponse\x126\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .conduit.v1.HealthResponse.StateR\x05state\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12A\n" +
-	"\adetails\x18\x03 \x03(\v2'.conduit.v1.HealthResponse.DetailsEntryR\adetails\x1a:\n" +
+	"\adetails\x18\x03 \x03(\v2'.conduit.v1.HealthResponse.DetailsEntryR\adetails\x12,\n" +
+	"\ametrics\x18\x04 \x03(\v2\x12.conduit.v1.MetricR\ametrics\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Z\n" +
@@ -949,7 +1216,16 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_HEALTHY\x10\x01\x12\x12\n" +
 	"\x0eSTATE_DEGRADED\x10\x02\x12\x13\n" +
-	"\x0fSTATE_UNHEALTHY\x10\x03\"0\n" +
+	"\x0fSTATE_UNHEALTHY\x10\x03\"\x9f\x01\n" +
+	"\x06Metric\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x17.conduit.v1.Metric.KindR\x04kind\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\x01R\x05value\">\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fKIND_COUNTER\x10\x01\x12\x0e\n" +
+	"\n" +
+	"KIND_GAUGE\x10\x02\"0\n" +
 	"\vStopRequest\x12!\n" +
 	"\fgrace_micros\x18\x01 \x01(\x04R\vgraceMicros\"\x0e\n" +
 	"\fStopResponse*\\\n" +
@@ -977,51 +1253,61 @@ func file_conduit_v1_plugin_proto_rawDescGZIP() []byte {
 	return file_conduit_v1_plugin_proto_rawDescData
 }
 
-var file_conduit_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_conduit_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_conduit_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_conduit_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_conduit_v1_plugin_proto_goTypes = []any{
 	(Shape)(0),                   // 0: conduit.v1.Shape
 	(HealthResponse_State)(0),    // 1: conduit.v1.HealthResponse.State
-	(*DescribeRequest)(nil),      // 2: conduit.v1.DescribeRequest
-	(*Description)(nil),          // 3: conduit.v1.Description
-	(*AttributeDescription)(nil), // 4: conduit.v1.AttributeDescription
-	(*ServiceDescription)(nil),   // 5: conduit.v1.ServiceDescription
-	(*MethodDescription)(nil),    // 6: conduit.v1.MethodDescription
-	(*ConfigureRequest)(nil),     // 7: conduit.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),    // 8: conduit.v1.ConfigureResponse
-	(*HealthRequest)(nil),        // 9: conduit.v1.HealthRequest
-	(*HealthResponse)(nil),       // 10: conduit.v1.HealthResponse
-	(*StopRequest)(nil),          // 11: conduit.v1.StopRequest
-	(*StopResponse)(nil),         // 12: conduit.v1.StopResponse
-	nil,                          // 13: conduit.v1.ConfigureRequest.AttributesEntry
-	nil,                          // 14: conduit.v1.HealthResponse.DetailsEntry
-	(Level)(0),                   // 15: conduit.v1.Level
-	(*Packet)(nil),               // 16: conduit.v1.Packet
+	(Metric_Kind)(0),             // 2: conduit.v1.Metric.Kind
+	(*DescribeRequest)(nil),      // 3: conduit.v1.DescribeRequest
+	(*Description)(nil),          // 4: conduit.v1.Description
+	(*Schemas)(nil),              // 5: conduit.v1.Schemas
+	(*MethodSchema)(nil),         // 6: conduit.v1.MethodSchema
+	(*AttributeDescription)(nil), // 7: conduit.v1.AttributeDescription
+	(*ServiceDescription)(nil),   // 8: conduit.v1.ServiceDescription
+	(*MethodDescription)(nil),    // 9: conduit.v1.MethodDescription
+	(*ConfigureRequest)(nil),     // 10: conduit.v1.ConfigureRequest
+	(*ConfigureResponse)(nil),    // 11: conduit.v1.ConfigureResponse
+	(*HealthRequest)(nil),        // 12: conduit.v1.HealthRequest
+	(*HealthResponse)(nil),       // 13: conduit.v1.HealthResponse
+	(*Metric)(nil),               // 14: conduit.v1.Metric
+	(*StopRequest)(nil),          // 15: conduit.v1.StopRequest
+	(*StopResponse)(nil),         // 16: conduit.v1.StopResponse
+	nil,                          // 17: conduit.v1.Schemas.DefinitionsEntry
+	nil,                          // 18: conduit.v1.ConfigureRequest.AttributesEntry
+	nil,                          // 19: conduit.v1.HealthResponse.DetailsEntry
+	(Level)(0),                   // 20: conduit.v1.Level
+	(*Packet)(nil),               // 21: conduit.v1.Packet
 }
 var file_conduit_v1_plugin_proto_depIdxs = []int32{
-	5,  // 0: conduit.v1.Description.services:type_name -> conduit.v1.ServiceDescription
-	4,  // 1: conduit.v1.Description.attributes:type_name -> conduit.v1.AttributeDescription
-	6,  // 2: conduit.v1.ServiceDescription.methods:type_name -> conduit.v1.MethodDescription
-	0,  // 3: conduit.v1.MethodDescription.shape:type_name -> conduit.v1.Shape
-	15, // 4: conduit.v1.MethodDescription.min_level:type_name -> conduit.v1.Level
-	13, // 5: conduit.v1.ConfigureRequest.attributes:type_name -> conduit.v1.ConfigureRequest.AttributesEntry
-	1,  // 6: conduit.v1.HealthResponse.state:type_name -> conduit.v1.HealthResponse.State
-	14, // 7: conduit.v1.HealthResponse.details:type_name -> conduit.v1.HealthResponse.DetailsEntry
-	2,  // 8: conduit.v1.Plugin.Describe:input_type -> conduit.v1.DescribeRequest
-	7,  // 9: conduit.v1.Plugin.Configure:input_type -> conduit.v1.ConfigureRequest
-	9,  // 10: conduit.v1.Plugin.Health:input_type -> conduit.v1.HealthRequest
-	11, // 11: conduit.v1.Plugin.Stop:input_type -> conduit.v1.StopRequest
-	16, // 12: conduit.v1.Plugin.Link:input_type -> conduit.v1.Packet
-	3,  // 13: conduit.v1.Plugin.Describe:output_type -> conduit.v1.Description
-	8,  // 14: conduit.v1.Plugin.Configure:output_type -> conduit.v1.ConfigureResponse
-	10, // 15: conduit.v1.Plugin.Health:output_type -> conduit.v1.HealthResponse
-	12, // 16: conduit.v1.Plugin.Stop:output_type -> conduit.v1.StopResponse
-	16, // 17: conduit.v1.Plugin.Link:output_type -> conduit.v1.Packet
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	8,  // 0: conduit.v1.Description.services:type_name -> conduit.v1.ServiceDescription
+	7,  // 1: conduit.v1.Description.attributes:type_name -> conduit.v1.AttributeDescription
+	5,  // 2: conduit.v1.Description.schemas:type_name -> conduit.v1.Schemas
+	6,  // 3: conduit.v1.Schemas.methods:type_name -> conduit.v1.MethodSchema
+	17, // 4: conduit.v1.Schemas.definitions:type_name -> conduit.v1.Schemas.DefinitionsEntry
+	9,  // 5: conduit.v1.ServiceDescription.methods:type_name -> conduit.v1.MethodDescription
+	0,  // 6: conduit.v1.MethodDescription.shape:type_name -> conduit.v1.Shape
+	20, // 7: conduit.v1.MethodDescription.min_level:type_name -> conduit.v1.Level
+	18, // 8: conduit.v1.ConfigureRequest.attributes:type_name -> conduit.v1.ConfigureRequest.AttributesEntry
+	1,  // 9: conduit.v1.HealthResponse.state:type_name -> conduit.v1.HealthResponse.State
+	19, // 10: conduit.v1.HealthResponse.details:type_name -> conduit.v1.HealthResponse.DetailsEntry
+	14, // 11: conduit.v1.HealthResponse.metrics:type_name -> conduit.v1.Metric
+	2,  // 12: conduit.v1.Metric.kind:type_name -> conduit.v1.Metric.Kind
+	3,  // 13: conduit.v1.Plugin.Describe:input_type -> conduit.v1.DescribeRequest
+	10, // 14: conduit.v1.Plugin.Configure:input_type -> conduit.v1.ConfigureRequest
+	12, // 15: conduit.v1.Plugin.Health:input_type -> conduit.v1.HealthRequest
+	15, // 16: conduit.v1.Plugin.Stop:input_type -> conduit.v1.StopRequest
+	21, // 17: conduit.v1.Plugin.Link:input_type -> conduit.v1.Packet
+	4,  // 18: conduit.v1.Plugin.Describe:output_type -> conduit.v1.Description
+	11, // 19: conduit.v1.Plugin.Configure:output_type -> conduit.v1.ConfigureResponse
+	13, // 20: conduit.v1.Plugin.Health:output_type -> conduit.v1.HealthResponse
+	16, // 21: conduit.v1.Plugin.Stop:output_type -> conduit.v1.StopResponse
+	21, // 22: conduit.v1.Plugin.Link:output_type -> conduit.v1.Packet
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_plugin_proto_init() }
@@ -1030,14 +1316,14 @@ func file_conduit_v1_plugin_proto_init() {
 		return
 	}
 	file_conduit_v1_conduit_proto_init()
-	file_conduit_v1_plugin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_conduit_v1_plugin_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_conduit_v1_plugin_proto_rawDesc), len(file_conduit_v1_plugin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   13,
+			NumEnums:      3,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -381,7 +381,9 @@ func (x *HostEvent) GetState() string {
 type WhoAreYouRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// InstanceInfo.digest of an earlier answer.
-	Digest        []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The schemas of the methods, too.
+	Schemas       bool `protobuf:"varint,2,opt,name=schemas,proto3" json:"schemas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +423,13 @@ func (x *WhoAreYouRequest) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *WhoAreYouRequest) GetSchemas() bool {
+	if x != nil {
+		return x.Schemas
+	}
+	return false
 }
 
 type InstanceInfo struct {
@@ -697,7 +706,9 @@ type ElementInfo struct {
 	Attributes []*AttributeInfo `protobuf:"bytes,20,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	// What confines the process that serves, such as "landlock v7, no_new_privs"; "off" if
 	// nothing does.
-	Sandbox       string `protobuf:"bytes,21,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Sandbox string `protobuf:"bytes,21,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	// Of the methods above; only if they were asked for.
+	Schemas       *Schemas `protobuf:"bytes,22,opt,name=schemas,proto3" json:"schemas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +853,13 @@ func (x *ElementInfo) GetSandbox() string {
 		return x.Sandbox
 	}
 	return ""
+}
+
+func (x *ElementInfo) GetSchemas() *Schemas {
+	if x != nil {
+		return x.Schemas
+	}
+	return nil
 }
 
 type AttributeInfo struct {
@@ -2890,9 +2908,10 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\b \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05state\x18\t \x01(\tR\x05state\"*\n" +
+	"\x05state\x18\t \x01(\tR\x05state\"D\n" +
 	"\x10WhoAreYouRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\fR\x06digest\"\x9d\x03\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x18\n" +
+	"\aschemas\x18\x02 \x01(\bR\aschemas\"\x9d\x03\n" +
 	"\fInstanceInfo\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2916,7 +2935,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\bdisabled\x18\x05 \x01(\bR\bdisabled\x12\x1a\n" +
 	"\bcordoned\x18\x06 \x01(\bR\bcordoned\x12\x1c\n" +
 	"\ttransient\x18\a \x01(\bR\ttransient\x12\x1a\n" +
-	"\bprevious\x18\b \x01(\tR\bprevious\"\xe9\x03\n" +
+	"\bprevious\x18\b \x01(\tR\bprevious\"\x98\x04\n" +
 	"\vElementInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -2938,7 +2957,8 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\n" +
 	"attributes\x18\x14 \x03(\v2\x19.conduit.v1.AttributeInfoR\n" +
 	"attributes\x12\x18\n" +
-	"\asandbox\x18\x15 \x01(\tR\asandbox\"o\n" +
+	"\asandbox\x18\x15 \x01(\tR\asandbox\x12-\n" +
+	"\aschemas\x18\x16 \x01(\v2\x13.conduit.v1.SchemasR\aschemas\"o\n" +
 	"\rAttributeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1c\n" +
@@ -3189,6 +3209,7 @@ var file_conduit_v1_services_proto_goTypes = []any{
 	nil,                        // 42: conduit.v1.LogRecord.FieldsEntry
 	(InstanceState)(0),         // 43: conduit.v1.InstanceState
 	(*ServiceDescription)(nil), // 44: conduit.v1.ServiceDescription
+	(*Schemas)(nil),            // 45: conduit.v1.Schemas
 }
 var file_conduit_v1_services_proto_depIdxs = []int32{
 	41, // 0: conduit.v1.AttributesResponse.attributes:type_name -> conduit.v1.AttributesResponse.AttributesEntry
@@ -3197,56 +3218,57 @@ var file_conduit_v1_services_proto_depIdxs = []int32{
 	9,  // 3: conduit.v1.DeploymentInfo.elements:type_name -> conduit.v1.ElementInfo
 	44, // 4: conduit.v1.ElementInfo.services:type_name -> conduit.v1.ServiceDescription
 	10, // 5: conduit.v1.ElementInfo.attributes:type_name -> conduit.v1.AttributeInfo
-	13, // 6: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
-	7,  // 7: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
-	16, // 8: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
-	7,  // 9: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
-	19, // 10: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
-	42, // 11: conduit.v1.LogRecord.fields:type_name -> conduit.v1.LogRecord.FieldsEntry
-	25, // 12: conduit.v1.DeployRequest.start:type_name -> conduit.v1.DeployStart
-	26, // 13: conduit.v1.DeployRequest.file:type_name -> conduit.v1.DeployFile
-	27, // 14: conduit.v1.DeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
-	27, // 15: conduit.v1.UndeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
-	27, // 16: conduit.v1.SetEnabledResponse.deployment:type_name -> conduit.v1.DeploymentResult
-	27, // 17: conduit.v1.RestartResponse.deployment:type_name -> conduit.v1.DeploymentResult
-	27, // 18: conduit.v1.RollbackResponse.deployment:type_name -> conduit.v1.DeploymentResult
-	6,  // 19: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
-	11, // 20: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
-	14, // 21: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
-	17, // 22: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
-	20, // 23: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
-	22, // 24: conduit.v1.Admin.Logs:input_type -> conduit.v1.LogsRequest
-	24, // 25: conduit.v1.Admin.Deploy:input_type -> conduit.v1.DeployRequest
-	29, // 26: conduit.v1.Admin.Undeploy:input_type -> conduit.v1.UndeployRequest
-	31, // 27: conduit.v1.Admin.SetEnabled:input_type -> conduit.v1.SetEnabledRequest
-	33, // 28: conduit.v1.Admin.Restart:input_type -> conduit.v1.RestartRequest
-	35, // 29: conduit.v1.Admin.Rollback:input_type -> conduit.v1.RollbackRequest
-	37, // 30: conduit.v1.Admin.Cordon:input_type -> conduit.v1.CordonRequest
-	39, // 31: conduit.v1.Admin.Uncordon:input_type -> conduit.v1.UncordonRequest
-	0,  // 32: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
-	2,  // 33: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
-	4,  // 34: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
-	7,  // 35: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
-	12, // 36: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
-	15, // 37: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
-	18, // 38: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
-	21, // 39: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
-	23, // 40: conduit.v1.Admin.Logs:output_type -> conduit.v1.LogRecord
-	28, // 41: conduit.v1.Admin.Deploy:output_type -> conduit.v1.DeployResponse
-	30, // 42: conduit.v1.Admin.Undeploy:output_type -> conduit.v1.UndeployResponse
-	32, // 43: conduit.v1.Admin.SetEnabled:output_type -> conduit.v1.SetEnabledResponse
-	34, // 44: conduit.v1.Admin.Restart:output_type -> conduit.v1.RestartResponse
-	36, // 45: conduit.v1.Admin.Rollback:output_type -> conduit.v1.RollbackResponse
-	38, // 46: conduit.v1.Admin.Cordon:output_type -> conduit.v1.CordonResponse
-	40, // 47: conduit.v1.Admin.Uncordon:output_type -> conduit.v1.UncordonResponse
-	1,  // 48: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
-	3,  // 49: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
-	5,  // 50: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
-	35, // [35:51] is the sub-list for method output_type
-	19, // [19:35] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	45, // 6: conduit.v1.ElementInfo.schemas:type_name -> conduit.v1.Schemas
+	13, // 7: conduit.v1.LinksResponse.links:type_name -> conduit.v1.LinkInfo
+	7,  // 8: conduit.v1.PeersResponse.self:type_name -> conduit.v1.InstanceInfo
+	16, // 9: conduit.v1.PeersResponse.peers:type_name -> conduit.v1.PeerInfo
+	7,  // 10: conduit.v1.PeerInfo.info:type_name -> conduit.v1.InstanceInfo
+	19, // 11: conduit.v1.ExplainResponse.candidates:type_name -> conduit.v1.Candidate
+	42, // 12: conduit.v1.LogRecord.fields:type_name -> conduit.v1.LogRecord.FieldsEntry
+	25, // 13: conduit.v1.DeployRequest.start:type_name -> conduit.v1.DeployStart
+	26, // 14: conduit.v1.DeployRequest.file:type_name -> conduit.v1.DeployFile
+	27, // 15: conduit.v1.DeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 16: conduit.v1.UndeployResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 17: conduit.v1.SetEnabledResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 18: conduit.v1.RestartResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	27, // 19: conduit.v1.RollbackResponse.deployment:type_name -> conduit.v1.DeploymentResult
+	6,  // 20: conduit.v1.Instance.WhoAreYou:input_type -> conduit.v1.WhoAreYouRequest
+	11, // 21: conduit.v1.Admin.Links:input_type -> conduit.v1.LinksRequest
+	14, // 22: conduit.v1.Admin.Peers:input_type -> conduit.v1.PeersRequest
+	17, // 23: conduit.v1.Admin.Explain:input_type -> conduit.v1.ExplainRequest
+	20, // 24: conduit.v1.Admin.Drain:input_type -> conduit.v1.DrainRequest
+	22, // 25: conduit.v1.Admin.Logs:input_type -> conduit.v1.LogsRequest
+	24, // 26: conduit.v1.Admin.Deploy:input_type -> conduit.v1.DeployRequest
+	29, // 27: conduit.v1.Admin.Undeploy:input_type -> conduit.v1.UndeployRequest
+	31, // 28: conduit.v1.Admin.SetEnabled:input_type -> conduit.v1.SetEnabledRequest
+	33, // 29: conduit.v1.Admin.Restart:input_type -> conduit.v1.RestartRequest
+	35, // 30: conduit.v1.Admin.Rollback:input_type -> conduit.v1.RollbackRequest
+	37, // 31: conduit.v1.Admin.Cordon:input_type -> conduit.v1.CordonRequest
+	39, // 32: conduit.v1.Admin.Uncordon:input_type -> conduit.v1.UncordonRequest
+	0,  // 33: conduit.v1.Host.Claim:input_type -> conduit.v1.ClaimRequest
+	2,  // 34: conduit.v1.Host.Attributes:input_type -> conduit.v1.AttributesRequest
+	4,  // 35: conduit.v1.Host.Events:input_type -> conduit.v1.HostEventsRequest
+	7,  // 36: conduit.v1.Instance.WhoAreYou:output_type -> conduit.v1.InstanceInfo
+	12, // 37: conduit.v1.Admin.Links:output_type -> conduit.v1.LinksResponse
+	15, // 38: conduit.v1.Admin.Peers:output_type -> conduit.v1.PeersResponse
+	18, // 39: conduit.v1.Admin.Explain:output_type -> conduit.v1.ExplainResponse
+	21, // 40: conduit.v1.Admin.Drain:output_type -> conduit.v1.DrainResponse
+	23, // 41: conduit.v1.Admin.Logs:output_type -> conduit.v1.LogRecord
+	28, // 42: conduit.v1.Admin.Deploy:output_type -> conduit.v1.DeployResponse
+	30, // 43: conduit.v1.Admin.Undeploy:output_type -> conduit.v1.UndeployResponse
+	32, // 44: conduit.v1.Admin.SetEnabled:output_type -> conduit.v1.SetEnabledResponse
+	34, // 45: conduit.v1.Admin.Restart:output_type -> conduit.v1.RestartResponse
+	36, // 46: conduit.v1.Admin.Rollback:output_type -> conduit.v1.RollbackResponse
+	38, // 47: conduit.v1.Admin.Cordon:output_type -> conduit.v1.CordonResponse
+	40, // 48: conduit.v1.Admin.Uncordon:output_type -> conduit.v1.UncordonResponse
+	1,  // 49: conduit.v1.Host.Claim:output_type -> conduit.v1.ClaimGranted
+	3,  // 50: conduit.v1.Host.Attributes:output_type -> conduit.v1.AttributesResponse
+	5,  // 51: conduit.v1.Host.Events:output_type -> conduit.v1.HostEvent
+	36, // [36:52] is the sub-list for method output_type
+	20, // [20:36] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_conduit_v1_services_proto_init() }
