@@ -71,8 +71,6 @@ func dial(o Options) (*clientv3.Client, error) {
 
 // attempt is one of the attempts at an operation.
 type attempt struct {
-	context.Context //nolint:containedctx // it is the context of the attempt
-
 	// unsure: an earlier attempt may have been done, though it failed.
 	unsure bool
 	// wrote: this one has sent something that changes the store.
@@ -81,7 +79,7 @@ type attempt struct {
 
 // do runs an operation, again if what it rests on has changed meanwhile or etcd could
 // not do it just now. fn must bear that an earlier attempt was done: see attempt.
-func (s *Store) do(ctx context.Context, fn func(a *attempt) error) error {
+func (s *Store) do(ctx context.Context, fn func(ctx context.Context, a *attempt) error) error {
 	if ctx.Err() != nil {
 		return conduit.FromContext(ctx, conduit.Refused)
 	}
@@ -92,8 +90,8 @@ func (s *Store) do(ctx context.Context, fn func(a *attempt) error) error {
 		if s.closed.Load() {
 			return auth.ErrStoreUnavailable(nil, "the auth store is closed")
 		}
-		a := &attempt{Context: ctx, unsure: unsure}
-		err := fn(a)
+		a := &attempt{unsure: unsure}
+		err := fn(ctx, a)
 		if err == nil {
 			return nil
 		}
@@ -222,9 +220,9 @@ func (s *Store) run(ctx context.Context, when []clientv3.Cmp, then []clientv3.Op
 }
 
 // write is run for what changes the store.
-func (s *Store) write(a *attempt, when []clientv3.Cmp, then ...clientv3.Op) error {
+func (s *Store) write(ctx context.Context, a *attempt, when []clientv3.Cmp, then ...clientv3.Op) error {
 	a.wrote = true
-	_, err := s.run(a, when, then)
+	_, err := s.run(ctx, when, then)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.leases.forget()
 	}

@@ -143,7 +143,7 @@ func decodeStore(value []byte) (id auth.StoreID, err error) {
 		return id, errForeign
 	}
 	if r.Format != format {
-		return id, errFormat(r.Format)
+		return id, formatError(r.Format)
 	}
 	if id, err = auth.ParseStoreID(r.ID); err != nil {
 		return id, damage{errors.New("its own record is not whole")}
@@ -159,7 +159,7 @@ func (d damage) Unwrap() error { return d.error }
 // errForeign: the key of the store's own record holds something else.
 var errForeign = errors.New("its prefix is another program's")
 
-// errFormat is the format of a store that this version does not know.
-type errFormat int
+// formatError is the format of a store that this version does not know.
+type formatError int
 
-func (f errFormat) Error() string { return fmt.Sprintf("it is of format %d", int(f)) }
+func (f formatError) Error() string { return fmt.Sprintf("it is of format %d", int(f)) }

@@ -127,10 +127,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 // find finds the store's own record, or makes it.
-func (s *Store) find(a *attempt) error {
+func (s *Store) find(ctx context.Context, _ *attempt) error {
 	key := s.key(keyStore)
 	get := clientv3.OpGet(key)
-	r, err := s.client.Txn(a).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).Then(get).Commit()
+	r, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).Then(get).Commit()
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (s *Store) find(a *attempt) error {
 			return auth.ErrBadStore(ErrNone, "there is no auth store %s; an instance makes it when it starts, and so does `conduit-host user add`", s)
 		}
 		record := encode(storeRecord{Is: storeIs, Format: format, ID: auth.NewStoreID().String()})
-		r, err = s.client.Txn(a).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		r, err = s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 			Then(clientv3.OpPut(key, record), clientv3.OpPut(s.key(keyGeneration), ""), get).
 			Else(get).Commit()
 		if err != nil {
@@ -152,7 +152,7 @@ func (s *Store) find(a *attempt) error {
 	}
 	s.record = string(kvs[0].Value)
 	s.id, err = decodeStore(kvs[0].Value)
-	var other errFormat
+	var other formatError
 	switch {
 	case errors.Is(err, errForeign):
 		return auth.ErrBadStore(nil, "%s is not an auth store: the key %s is another program's; it is left alone. Name another prefix in auth.store", s, key)
@@ -285,8 +285,8 @@ func generationOf(kv *mvccpb.KeyValue) (uint64, error) {
 // Generation returns the generation. It is one question to etcd, which answers with what
 // holds now, not with what one of its servers believes.
 func (s *Store) Generation(ctx context.Context) (g uint64, err error) {
-	err = s.do(ctx, func(a *attempt) error {
-		kvs, _, err := s.get(a, 0, s.key(keyGeneration))
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
+		kvs, _, err := s.get(ctx, 0, s.key(keyGeneration))
 		if err == nil {
 			g, err = generationOf(kvs[0])
 		}
@@ -318,8 +318,8 @@ func (s *Store) Tell(ctx context.Context, moved func()) {
 func newEpoch() string { return rand.Text()[:16] }
 
 // readUser reads a user by name.
-func (s *Store) readUser(ctx context.Context, at int64, name string) (u user, revision int64, err error) {
-	kvs, at, err := s.get(ctx, at, s.nameKey(name))
+func (s *Store) readUser(ctx context.Context, name string) (u user, revision int64, err error) {
+	kvs, at, err := s.get(ctx, 0, s.nameKey(name))
 	if err != nil {
 		return user{}, 0, err
 	}
@@ -443,14 +443,14 @@ const all = 0
 // AddUser adds a user.
 func (s *Store) AddUser(ctx context.Context, u auth.User) error {
 	epoch := newEpoch()
-	return s.do(ctx, func(a *attempt) error {
+	return s.do(ctx, func(ctx context.Context, a *attempt) error {
 		name, id := s.nameKey(u.Name), s.userKey(u.ID)
-		err := s.write(a, []clientv3.Cmp{same(name, 0), same(id, 0)},
+		err := s.write(ctx, a, []clientv3.Cmp{same(name, 0), same(id, 0)},
 			clientv3.OpPut(name, u.ID.String()), clientv3.OpPut(id, encodeUser(u, epoch)))
 		if !errors.Is(err, errConflict) {
 			return err
 		}
-		kvs, _, err := s.get(a, 0, name, id)
+		kvs, _, err := s.get(ctx, 0, name, id)
 		if err != nil {
 			return err
 		}
@@ -467,8 +467,8 @@ func (s *Store) AddUser(ctx context.Context, u auth.User) error {
 
 // User returns a user.
 func (s *Store) User(ctx context.Context, name string) (u auth.User, err error) {
-	err = s.do(ctx, func(a *attempt) error {
-		found, _, err := s.readUser(a, 0, name)
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
+		found, _, err := s.readUser(ctx, name)
 		u = found.User
 		return err
 	})
@@ -480,9 +480,9 @@ func (s *Store) User(ctx context.Context, name string) (u auth.User, err error) 
 
 // Users returns a page of users.
 func (s *Store) Users(ctx context.Context, after string, limit int) (page []auth.User, err error) {
-	err = s.do(ctx, func(a *attempt) error {
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
 		page = nil
-		names, at, err := s.list(a, 0, s.key(keyNames), after, auth.Page(limit), false)
+		names, at, err := s.list(ctx, 0, s.key(keyNames), after, auth.Page(limit), false)
 		if err != nil {
 			return err
 		}
@@ -492,7 +492,7 @@ func (s *Store) Users(ctx context.Context, after string, limit int) (page []auth
 				return damage{fmt.Errorf("the user %.64q has no id", lastPart(kv.Key))}
 			}
 		}
-		users, err := s.readUsers(a, at, ids)
+		users, err := s.readUsers(ctx, at, ids)
 		if err != nil {
 			return err
 		}
@@ -514,8 +514,8 @@ func (s *Store) Users(ctx context.Context, after string, limit int) (page []auth
 // ChangeUser changes a user.
 func (s *Store) ChangeUser(ctx context.Context, name string, change func(*auth.User) error) (after auth.User, err error) {
 	var ended bool
-	err = s.do(ctx, func(a *attempt) error {
-		before, _, err := s.readUser(a, 0, name)
+	err = s.do(ctx, func(ctx context.Context, a *attempt) error {
+		before, _, err := s.readUser(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -533,7 +533,7 @@ func (s *Store) ChangeUser(ctx context.Context, name string, change func(*auth.U
 		if effect.Counts {
 			then = append(then, s.count())
 		}
-		return s.write(a, []clientv3.Cmp{same(s.userKey(after.ID), before.revision)}, then...)
+		return s.write(ctx, a, []clientv3.Cmp{same(s.userKey(after.ID), before.revision)}, then...)
 	})
 	if err != nil {
 		return auth.User{}, err
@@ -552,8 +552,8 @@ func (f final) Unwrap() error { return f.error }
 // RemoveUser removes a user.
 func (s *Store) RemoveUser(ctx context.Context, name string) error {
 	var id auth.UserID
-	err := s.do(ctx, func(a *attempt) error {
-		u, _, err := s.readUser(a, 0, name)
+	err := s.do(ctx, func(ctx context.Context, a *attempt) error {
+		u, _, err := s.readUser(ctx, name)
 		if a.unsure && isUserNotFound(err) {
 			return nil // it was us
 		}
@@ -561,7 +561,7 @@ func (s *Store) RemoveUser(ctx context.Context, name string) error {
 			return err
 		}
 		id = u.ID
-		return s.write(a, []clientv3.Cmp{same(s.userKey(u.ID), u.revision)},
+		return s.write(ctx, a, []clientv3.Cmp{same(s.userKey(u.ID), u.revision)},
 			clientv3.OpDelete(s.userKey(u.ID)), clientv3.OpDelete(s.nameKey(name)), s.count())
 	})
 	if err == nil {
@@ -578,16 +578,16 @@ func isUserNotFound(err error) bool {
 // tidy removes what is left of sessions that have ended with what became of their user.
 // If it fails, their leases do.
 func (s *Store) tidy(ctx context.Context, id auth.UserID) {
-	_ = s.do(ctx, func(a *attempt) error {
-		ids, at, err := s.sessionsOf(a, 0, id, auth.SessionID{}, all)
+	_ = s.do(ctx, func(ctx context.Context, a *attempt) error {
+		ids, at, err := s.sessionsOf(ctx, 0, id, auth.SessionID{}, all)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		sessions, at, err := s.readSessions(a, at, ids)
+		sessions, at, err := s.readSessions(ctx, at, ids)
 		if err != nil {
 			return err
 		}
-		users, err := s.readUsers(a, at, []auth.UserID{id})
+		users, err := s.readUsers(ctx, at, []auth.UserID{id})
 		if err != nil {
 			return err
 		}
@@ -598,7 +598,7 @@ func (s *Store) tidy(ctx context.Context, id auth.UserID) {
 			}
 		}
 		for part := range slices.Chunk(ops, maxOps) {
-			if err := s.write(a, nil, part...); err != nil {
+			if err := s.write(ctx, a, nil, part...); err != nil {
 				return err
 			}
 		}
@@ -621,15 +621,15 @@ func (s *Store) put(one auth.Session, epoch string, until clientv3.LeaseID) []cl
 
 // AddSession adds a session.
 func (s *Store) AddSession(ctx context.Context, one auth.Session, stamp auth.Sealed) error {
-	return s.do(ctx, func(a *attempt) error {
-		u, ok, at, err := s.readUserByID(a, 0, one.User)
+	return s.do(ctx, func(ctx context.Context, a *attempt) error {
+		u, ok, at, err := s.readUserByID(ctx, 0, one.User)
 		if err != nil {
 			return err
 		}
 		if !ok || u.Disabled || !u.Stamp.Equal(stamp) {
 			return auth.ErrUserChanged()
 		}
-		ids, _, err := s.sessionsOf(a, at, u.ID, auth.SessionID{}, all)
+		ids, _, err := s.sessionsOf(ctx, at, u.ID, auth.SessionID{}, all)
 		if err != nil {
 			return err
 		}
@@ -638,11 +638,11 @@ func (s *Store) AddSession(ctx context.Context, one auth.Session, stamp auth.Sea
 		}
 		var then []clientv3.Op
 		if len(ids) >= auth.MaxSessions {
-			if then, err = s.makeRoom(a, at, u, ids); err != nil {
+			if then, err = s.makeRoom(ctx, at, u, ids); err != nil {
 				return err
 			}
 		}
-		until, err := s.lease(a, one.Expires)
+		until, err := s.lease(ctx, one.Expires)
 		if err != nil {
 			return err
 		}
@@ -651,13 +651,13 @@ func (s *Store) AddSession(ctx context.Context, one auth.Session, stamp auth.Sea
 			same(s.userKey(u.ID), u.revision),
 			clientv3.Compare(clientv3.ModRevision(s.ofUser(u.ID)).WithPrefix(), "<", at+1),
 		}
-		return s.write(a, unchanged, append(then, s.put(one, u.epoch, until)...)...)
+		return s.write(ctx, a, unchanged, append(then, s.put(one, u.epoch, until)...)...)
 	})
 }
 
 // makeRoom ends those of a user's sessions that expire first.
-func (s *Store) makeRoom(a *attempt, at int64, u user, ids []auth.SessionID) ([]clientv3.Op, error) {
-	sessions, _, err := s.readSessions(a, at, ids)
+func (s *Store) makeRoom(ctx context.Context, at int64, u user, ids []auth.SessionID) ([]clientv3.Op, error) {
+	sessions, _, err := s.readSessions(ctx, at, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -677,8 +677,8 @@ func (s *Store) makeRoom(a *attempt, at int64, u user, ids []auth.SessionID) ([]
 
 // Find finds a session.
 func (s *Store) Find(ctx context.Context, secret auth.Secret) (f auth.Found, err error) {
-	err = s.do(ctx, func(a *attempt) error {
-		before, ok, _, err := s.readUserByID(a, 0, secret.User())
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
+		before, ok, _, err := s.readUserByID(ctx, 0, secret.User())
 		if err != nil {
 			return err
 		}
@@ -686,7 +686,7 @@ func (s *Store) Find(ctx context.Context, secret auth.Secret) (f auth.Found, err
 			return auth.ErrSessionNotFound()
 		}
 		id := auth.SessionIDOf(before.Stamp.Reveal(), secret)
-		kvs, _, err := s.get(a, 0, s.userKey(before.ID), s.sessionKey(id), s.key(keyGeneration))
+		kvs, _, err := s.get(ctx, 0, s.userKey(before.ID), s.sessionKey(id), s.key(keyGeneration))
 		switch {
 		case err != nil:
 			return err
@@ -719,19 +719,19 @@ func (s *Store) Find(ctx context.Context, secret auth.Secret) (f auth.Found, err
 
 // Recheck finds many sessions.
 func (s *Store) Recheck(ctx context.Context, ids []auth.SessionID) (found []auth.Found, generation uint64, err error) {
-	err = s.do(ctx, func(a *attempt) error {
-		kvs, at, err := s.get(a, 0, s.key(keyGeneration))
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
+		kvs, at, err := s.get(ctx, 0, s.key(keyGeneration))
 		if err != nil {
 			return err
 		}
 		if generation, err = generationOf(kvs[0]); err != nil {
 			return err
 		}
-		sessions, _, err := s.readSessions(a, at, ids)
+		sessions, _, err := s.readSessions(ctx, at, ids)
 		if err != nil {
 			return err
 		}
-		users, err := s.owners(a, at, sessions)
+		users, err := s.owners(ctx, at, sessions)
 		if err != nil {
 			return err
 		}
@@ -752,16 +752,16 @@ func (s *Store) Recheck(ctx context.Context, ids []auth.SessionID) (found []auth
 // Sessions returns a page of sessions.
 func (s *Store) Sessions(ctx context.Context, of auth.SessionsOf) (page []auth.Session, err error) {
 	limit := auth.Page(of.Limit)
-	err = s.do(ctx, func(a *attempt) error {
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
 		page = nil
 		after, at := of.After, int64(0)
 		for len(page) < limit {
 			var some []session
 			var err error
-			if some, at, err = s.someSessions(a, at, of.User, after, limit); err != nil || len(some) == 0 {
+			if some, at, err = s.someSessions(ctx, at, of.User, after, limit); err != nil || len(some) == 0 {
 				return err
 			}
-			users, err := s.owners(a, at, some)
+			users, err := s.owners(ctx, at, some)
 			if err != nil {
 				return err
 			}
@@ -814,12 +814,12 @@ func (s *Store) someSessions(ctx context.Context, at int64, of auth.UserID, afte
 
 // RemoveSession ends a session.
 func (s *Store) RemoveSession(ctx context.Context, id auth.SessionID) error {
-	return s.do(ctx, func(a *attempt) error {
-		sessions, at, err := s.readSessions(a, 0, []auth.SessionID{id})
+	return s.do(ctx, func(ctx context.Context, a *attempt) error {
+		sessions, at, err := s.readSessions(ctx, 0, []auth.SessionID{id})
 		if err != nil {
 			return err
 		}
-		users, err := s.owners(a, at, sessions)
+		users, err := s.owners(ctx, at, sessions)
 		if err != nil {
 			return err
 		}
@@ -830,24 +830,24 @@ func (s *Store) RemoveSession(ctx context.Context, id auth.SessionID) error {
 			}
 			return auth.ErrSessionNotFound()
 		}
-		return s.write(a, []clientv3.Cmp{same(s.sessionKey(id), one.revision)}, append(s.remove(one.Session), s.count())...)
+		return s.write(ctx, a, []clientv3.Cmp{same(s.sessionKey(id), one.revision)}, append(s.remove(one.Session), s.count())...)
 	})
 }
 
 // RemoveSessions ends a user's sessions.
 func (s *Store) RemoveSessions(ctx context.Context, name string) (n int, err error) {
 	var id auth.UserID
-	err = s.do(ctx, func(a *attempt) error {
-		u, at, err := s.readUser(a, 0, name)
+	err = s.do(ctx, func(ctx context.Context, a *attempt) error {
+		u, at, err := s.readUser(ctx, name)
 		if err != nil {
 			return err
 		}
 		id = u.ID
-		ids, _, err := s.sessionsOf(a, at, u.ID, auth.SessionID{}, all)
+		ids, _, err := s.sessionsOf(ctx, at, u.ID, auth.SessionID{}, all)
 		if err != nil {
 			return err
 		}
-		sessions, _, err := s.readSessions(a, at, ids)
+		sessions, _, err := s.readSessions(ctx, at, ids)
 		if err != nil {
 			return err
 		}
@@ -866,7 +866,7 @@ func (s *Store) RemoveSessions(ctx context.Context, name string) (n int, err err
 			same(s.userKey(u.ID), u.revision),
 			clientv3.Compare(clientv3.ModRevision(s.ofUser(u.ID)).WithPrefix(), "<", at+1),
 		}
-		err = s.write(a, unchanged, clientv3.OpPut(s.userKey(u.ID), encodeUser(u.User, newEpoch())), s.count())
+		err = s.write(ctx, a, unchanged, clientv3.OpPut(s.userKey(u.ID), encodeUser(u.User, newEpoch())), s.count())
 		if errors.Is(err, errConflict) && !a.unsure {
 			n = 0
 		}
@@ -896,7 +896,7 @@ func (s *Store) Touch(ctx context.Context, now time.Time, moves []auth.Touch) er
 			seen[moves[n].ID] = true
 			n++
 		}
-		if err := s.do(ctx, func(a *attempt) error { return s.touchSome(a, now, moves[:n]) }); err != nil {
+		if err := s.do(ctx, func(ctx context.Context, a *attempt) error { return s.touchSome(ctx, a, now, moves[:n]) }); err != nil {
 			return err
 		}
 		moves = moves[n:]
@@ -904,12 +904,12 @@ func (s *Store) Touch(ctx context.Context, now time.Time, moves []auth.Touch) er
 	return nil
 }
 
-func (s *Store) touchSome(a *attempt, now time.Time, moves []auth.Touch) error {
+func (s *Store) touchSome(ctx context.Context, a *attempt, now time.Time, moves []auth.Touch) error {
 	ids := make([]auth.SessionID, len(moves))
 	for i, t := range moves {
 		ids[i] = t.ID
 	}
-	sessions, _, err := s.readSessions(a, 0, ids)
+	sessions, _, err := s.readSessions(ctx, 0, ids)
 	if err != nil {
 		return err
 	}
@@ -921,7 +921,7 @@ func (s *Store) touchSome(a *attempt, now time.Time, moves []auth.Touch) error {
 			continue
 		}
 		one.Seen, one.Expires = t.Seen, t.Expires
-		until, err := s.lease(a, one.Expires)
+		until, err := s.lease(ctx, one.Expires)
 		if err != nil {
 			return err
 		}
@@ -931,7 +931,7 @@ func (s *Store) touchSome(a *attempt, now time.Time, moves []auth.Touch) error {
 	if len(then) == 0 {
 		return nil
 	}
-	return s.write(a, when, then...)
+	return s.write(ctx, a, when, then...)
 }
 
 // Sweep forgets sessions that were over before a time.
@@ -941,10 +941,10 @@ func (s *Store) Sweep(ctx context.Context, before time.Time) (n int, err error) 
 	for n < auth.MaxBatch {
 		var kvs []*mvccpb.KeyValue
 		var over []session
-		err := s.do(ctx, func(a *attempt) error {
+		err := s.do(ctx, func(ctx context.Context, _ *attempt) error {
 			over = over[:0]
 			var err error
-			if kvs, _, err = s.list(a, 0, s.key(keySessions), after, page, false); err != nil {
+			if kvs, _, err = s.list(ctx, 0, s.key(keySessions), after, page, false); err != nil {
 				return err
 			}
 			for _, kv := range kvs {
@@ -979,8 +979,8 @@ func (s *Store) sweepSome(ctx context.Context, before time.Time, some []session)
 	for i, one := range some {
 		ids[i] = one.ID
 	}
-	err = s.do(ctx, func(a *attempt) error {
-		sessions, _, err := s.readSessions(a, 0, ids)
+	err = s.do(ctx, func(ctx context.Context, a *attempt) error {
+		sessions, _, err := s.readSessions(ctx, 0, ids)
 		if err != nil {
 			return err
 		}
@@ -996,7 +996,7 @@ func (s *Store) sweepSome(ctx context.Context, before time.Time, some []session)
 			return nil
 		}
 		n = len(when)
-		return s.write(a, when, then...)
+		return s.write(ctx, a, when, then...)
 	})
 	return n, err
 }
