@@ -131,10 +131,9 @@ var layers = map[string]layer{
 		third: []string{bbolt},
 	},
 	"auth/etcdstore": {
-		why:     "users and sessions of a cluster",
-		local:   []string{".", "address", "auth"},
-		third:   []string{etcd, grpc},
-		planned: true,
+		why:   "users and sessions of a cluster",
+		local: []string{".", "address", "auth"},
+		third: []string{etcd, "go.etcd.io/etcd/api/v3", grpc, "go.uber.org/zap"}, // api: what etcd's client answers with; grpc: how it dials; zap: to keep it from logging
 	},
 	"registry": {
 		why:   "which peers are alive, what they host and have room for; it dials through an interface of its own, so it does not know transport",

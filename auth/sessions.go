@@ -21,7 +21,10 @@ const (
 	// how long one answer may take. staleGrace is how long sessions of which one
 	// may have been revoked go on while the store does not say which: the bound
 	// on a revocation is about the sum of the three, and one poll when all is well.
-	pollEvery    = 250 * time.Millisecond
+	pollEvery = 250 * time.Millisecond
+	// soon is how long a store that tells of a move is left alone, so that many moves
+	// cost one question.
+	soon         = 20 * time.Millisecond
 	pollPatience = 500 * time.Millisecond
 	staleGrace   = 500 * time.Millisecond
 	expireEvery  = time.Second
@@ -110,7 +113,8 @@ type secretKey [sha256.Size]byte
 // Sessions validates secrets for an instance, from memory where it can. What it
 // remembers of a session holds until the session's end, or until the store's
 // generation moves: then all of them are compared with the store, at once. The
-// generation is asked for four times a second.
+// generation is asked for four times a second, and at once when a [Teller] says that it
+// has moved.
 //
 // A store that cannot be asked changes nothing for sessions that are remembered,
 // until they end by their time; all else is refused as unavailable.
@@ -206,9 +210,12 @@ func NewSessions(o SessionsOptions) *Sessions {
 		s.shards[i].entries, s.shards[i].bad = map[secretKey]*entry{}, map[secretKey]refused{}
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	p := &poller{s: s}
+	p := &poller{s: s, moved: make(chan struct{}, 1)}
 	p.poll()
 	s.wg.Go(p.run)
+	if t, ok := o.Store.(Teller); ok {
+		s.wg.Go(func() { t.Tell(s.ctx, p.tell) })
+	}
 	return s
 }
 
@@ -610,6 +617,8 @@ func connectionAddress(r *http.Request) netip.Addr {
 // poller is the Sessions' goroutine and what it alone knows.
 type poller struct {
 	s *Sessions
+	// moved has an element if the store has told of a move.
+	moved chan struct{}
 	// stale is when it was noticed that the generation moved, until what is
 	// remembered has been compared; zero = it has been.
 	stale time.Time
@@ -624,11 +633,19 @@ func (p *poller) run() {
 	defer touch.Stop()
 	sweep := time.NewTimer(rand.N(sweepEvery)) // instances that started together need not sweep together
 	defer sweep.Stop()
+	var early <-chan time.Time // nil unless the store has told of a move
 	for {
 		select {
 		case <-p.s.ctx.Done():
 			return
 		case <-poll.C:
+			p.poll()
+		case <-p.moved:
+			if early == nil {
+				early = time.After(soon)
+			}
+		case <-early:
+			early = nil
 			p.poll()
 		case <-expire.C:
 			p.expire()
@@ -638,6 +655,14 @@ func (p *poller) run() {
 			p.sweep()
 			sweep.Reset(sweepEvery)
 		}
+	}
+}
+
+// tell has the store polled soon. It does not block.
+func (p *poller) tell() {
+	select {
+	case p.moved <- struct{}{}:
+	default:
 	}
 }
 

@@ -1096,6 +1096,70 @@ func TestCachedAllocatesNothing(t *testing.T) {
 	}
 }
 
+// teller is a store that tells of moves when a test says so.
+type teller struct {
+	*authtest.Memory
+
+	moved chan struct{}
+	ended chan struct{} // closed when Tell has returned
+}
+
+// Tell implements auth.Teller.
+func (t *teller) Tell(ctx context.Context, moved func()) {
+	defer close(t.ended)
+	for {
+		select {
+		case <-t.moved:
+			moved()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// TestTeller: a store that tells of a move is asked at once, once for many of them, and
+// one that tells of nothing is asked as often as any.
+func TestTeller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &teller{authtest.NewMemory(), make(chan struct{}), make(chan struct{})}
+		a := auth.NewAccounts(auth.AccountsOptions{Store: store, Hasher: auth.NewHasher(authtest.Cheap, 1)})
+		s := auth.NewSessions(auth.SessionsOptions{Store: store})
+		if _, err := a.AddUser(t.Context(), "ada", conduit.User, nil); err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.Mint(t.Context(), "ada", auth.MintOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, bad := s.Validate(t.Context(), secretOf(m), "link"); bad != nil {
+			t.Fatal(bad)
+		}
+		time.Sleep(10 * time.Millisecond) // of the bubble: far from the next question
+		if err := a.Revoke(t.Context(), m.Session.ID); err != nil {
+			t.Fatal(err)
+		}
+		before := store.Counts()["Generation"]
+		for range 50 {
+			store.moved <- struct{}{}
+		}
+		time.Sleep(50 * time.Millisecond)
+		if _, bad := s.Validate(t.Context(), secretOf(m), "link"); bad == nil {
+			t.Error("it was told, and the session is valid still")
+		}
+		if n := store.Counts()["Generation"] - before; n < 1 || n > 2 {
+			t.Errorf("it was asked %d times", n)
+		}
+		// A word that is false changes nothing.
+		store.moved <- struct{}{}
+		time.Sleep(time.Second)
+		if n := store.Counts()["Recheck"]; n != 1 {
+			t.Errorf("sessions were compared %d times", n)
+		}
+		s.Close()
+		<-store.ended
+	})
+}
+
 func BenchmarkCached(b *testing.B) {
 	store := authtest.NewMemory()
 	a := auth.NewAccounts(auth.AccountsOptions{Store: store, Hasher: auth.NewHasher(authtest.Cheap, 1)})

@@ -127,6 +127,16 @@ type Store interface {
 	Close() error
 }
 
+// Teller is a Store that says by itself that its generation has moved, so that nobody
+// need wait for the next time that it is asked.
+type Teller interface {
+	Store
+	// Tell calls moved, which must not block, after each move of the generation that
+	// it hears of, until ctx ends or the store is closed. It may miss some and may
+	// call for none: who needs to know all asks for the generation as well.
+	Tell(ctx context.Context, moved func())
+}
+
 // Errors that all stores return alike.
 
 // ErrUserExists is what AddUser returns for a name that is taken.

@@ -20,6 +20,9 @@ import (
 // piece is how much is read or written before the other end gets more time.
 const piece = 64 << 10
 
+// pace is what of a body must come in a second while memory is short, in bytes.
+const pace = 64 << 10
+
 // readRequest reads the body as the call's one message up. An empty body is no
 // message, but for content types of which an empty text is one.
 func (q *request) readRequest(in *conduit.Invocation) *fault {
@@ -97,7 +100,8 @@ func (q *request) discard(f *fault) {
 }
 
 // readBody reads the whole body, whose memory it counts as it comes rather than
-// by what the header promises. Whoever sends too slowly is cut off.
+// by what the header promises. Whoever sends too slowly is cut off: sooner when there is
+// little memory left, which many slow bodies would hold among them for very long.
 func (q *request) readBody(limit int64) ([]byte, *fault) {
 	if q.r.ContentLength > limit {
 		return nil, bodyTooLarge(q.r.ContentLength, limit)
@@ -109,8 +113,12 @@ func (q *request) readBody(limit int64) ([]byte, *fault) {
 	from := http.MaxBytesReader(q.reply.w, q.r.Body, limit)
 	var buf []byte
 	next := 0 // when so much has come there is more time
+	began := time.Now()
 	for {
 		if len(buf) >= next {
+			if late := time.Since(began) - q.g.o.Stall; late > 0 && float64(len(buf)) < late.Seconds()*pace && q.crowded() {
+				return nil, tooSlow()
+			}
 			q.reply.setReadDeadline(time.Now().Add(q.g.o.Stall))
 			next = len(buf) + piece
 		}
@@ -143,11 +151,15 @@ func bodyFault(err error, limit int64) *fault {
 		return bodyTooLarge(0, limit)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return refuse(http.StatusRequestTimeout, conduit.DeadlineExceeded, conduit.ReasonDeadline, "the body came too slowly")
+		return tooSlow()
 	}
 	f := badRequest("the body ended before it was complete")
 	f.err.Err = err
 	return f
+}
+
+func tooSlow() *fault {
+	return refuse(http.StatusRequestTimeout, conduit.DeadlineExceeded, conduit.ReasonDeadline, "the body came too slowly")
 }
 
 // bodyTooLarge takes 0 for a size that the client did not say.

@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -178,6 +180,87 @@ func TestMemoryOfBodiesIsBounded(t *testing.T) {
 	go func() { (<-s.came).say(t, `1`, io.EOF) }()
 	if res := do(g, post(callPath, body+body, "Content-Type", conduit.ContentBytes)); res.StatusCode != http.StatusOK {
 		t.Errorf("with the room given back: %s", res.Status)
+	}
+}
+
+// TestStrangersLeaveRoom: slow bodies of callers without a session hold half of the memory
+// at most, so that they refuse each other and nobody else.
+func TestStrangersLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, s := inMemory(t, Options{Memory: 1 << 20, Stall: time.Hour, Authenticate: func(r *http.Request) (conduit.AsWhom, error) {
+			if secret := r.Header.Get("Session"); secret != "" {
+				return conduit.AsWhom{Kind: conduit.AsSession, Session: secret}, nil
+			}
+			return conduit.AsWhom{Kind: conduit.AsAnonymous}, nil
+		}})
+		// begin sends all of a body but its last byte.
+		begin := func(size int, headers string) net.Conn {
+			conn := l.dial()
+			t.Cleanup(func() { conn.Close() })
+			go func() {
+				_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n%s\r\n%s", callPath, size, headers, strings.Repeat("x", size-1))
+			}()
+			return conn
+		}
+		var slow []net.Conn
+		for range 4 {
+			slow = append(slow, begin(100<<10, ""))
+		}
+		synctest.Wait()
+		wantProblem(t, readAnswer(t, begin(200<<10, "")), http.StatusServiceUnavailable, conduit.ReasonOverloaded)
+
+		own := begin(400<<10, "Session: ada\r\n")
+		synctest.Wait()
+		go func() { _, _ = io.WriteString(own, "x") }()
+		go func() { (<-s.came).say(t, "1", io.EOF) }()
+		if res := readAnswer(t, own); res.StatusCode != http.StatusOK {
+			t.Errorf("a caller with a session, while strangers hold what they may: %s", res.Status)
+		}
+		for _, conn := range slow { // which goes on as it would have
+			go func() { _, _ = io.WriteString(conn, "x") }()
+			go func() { (<-s.came).say(t, "1", io.EOF) }()
+			if res := readAnswer(t, conn); res.StatusCode != http.StatusOK {
+				t.Errorf("a slow stranger: %s", res.Status)
+			}
+		}
+	})
+}
+
+// TestSlowBodyHoldsMemory: a body that comes slowly, though steadily, is cut off while
+// there is little memory left, and only then.
+func TestSlowBodyHoldsMemory(t *testing.T) {
+	for memory, want := range map[int64]int{1 << 20: http.StatusRequestTimeout, 16 << 20: http.StatusOK} {
+		synctest.Test(t, func(t *testing.T) {
+			l, s := inMemory(t, Options{Memory: memory, Stall: 30 * time.Second})
+			conn := l.dial()
+			defer conn.Close()
+			const size = 1 << 20
+			go func() {
+				_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n", callPath, size-1)
+				for sent := 0; sent < size-1 && err == nil; {
+					n := min(piece, size-1-sent)
+					_, err = io.WriteString(conn, strings.Repeat("x", n))
+					sent += n
+					time.Sleep(20 * time.Second) // of the bubble: 3 KiB a second
+				}
+			}()
+			began := time.Now()
+			go func() {
+				select {
+				case c := <-s.came:
+					c.say(t, "1", io.EOF)
+				case <-time.After(time.Hour):
+				}
+			}()
+			res := readAnswer(t, conn)
+			if res.StatusCode != want {
+				t.Errorf("with %d bytes: %s", memory, res.Status)
+			}
+			if took := time.Since(began); want != http.StatusOK && took > 4*time.Minute {
+				t.Errorf("it held its memory for %v", took)
+			}
+			time.Sleep(2 * time.Hour) // what waits above ends
+		})
 	}
 }
 

@@ -64,7 +64,10 @@ type Options struct {
 	// calls, and take no place of one.
 	Watchers int
 	// Memory bounds what the bodies of all calls under way hold, in bytes. Results
-	// count as well while they are written, though they are never refused.
+	// count as well while they are written, though they are never refused. Half of it is
+	// for callers with a session: the bodies of others ([conduit.AsAnonymous]) hold at
+	// most the other half. While more than half is held, a body must come at 64 KiB a
+	// second on the whole, once it has had the time of Stall.
 	Memory int64
 	// Stall is how long 64 KiB of a body or of an answer may take.
 	Stall time.Duration
@@ -119,6 +122,8 @@ type Gateway struct {
 	hosts   hosts
 	calls   atomic.Int64
 	memory  atomic.Int64
+	// strangers is what of memory the bodies of callers without a session hold.
+	strangers atomic.Int64
 
 	watchers atomic.Int64
 	makers   chan struct{} // has one in it for each who makes a list
@@ -204,6 +209,7 @@ type request struct {
 	received int64 // bytes of the body
 	read     bool  // to its end
 	held     int64 // bytes counted in Gateway.memory
+	stranger bool  // without a session, where others have one: counted in Gateway.strangers, too
 }
 
 // serve answers the request unless it returns a fault. If the answer has begun,
@@ -239,7 +245,8 @@ func (q *request) serve(ctx context.Context) *fault {
 		return f
 	}
 
-	defer func() { q.g.memory.Add(-q.held) }()
+	q.stranger = as.Kind == conduit.AsAnonymous
+	defer q.release()
 	if q.g.calls.Load() >= int64(q.g.o.Concurrency) {
 		return q.g.full() // before the body is read, which would be for nothing
 	}
@@ -300,7 +307,25 @@ func (q *request) bound(ctx context.Context, limit time.Duration, streaming bool
 // the gateway has room for them; they count either way.
 func (q *request) hold(n int64) bool {
 	q.held += n
-	return q.g.memory.Add(n) <= q.g.o.Memory
+	room := q.g.memory.Add(n) <= q.g.o.Memory
+	if q.stranger {
+		room = q.g.strangers.Add(n) <= q.g.o.Memory/2 && room
+	}
+	return room
+}
+
+// release gives back what the request holds.
+func (q *request) release() {
+	q.g.memory.Add(-q.held)
+	if q.stranger {
+		q.g.strangers.Add(-q.held)
+	}
+}
+
+// crowded says that others may soon want the memory that the request holds.
+func (q *request) crowded() bool {
+	most := q.g.o.Memory
+	return q.g.memory.Load() > most/2 || q.stranger && q.g.strangers.Load() > most/4
 }
 
 // foreign makes a fault of an error that came from what the gateway was given. One

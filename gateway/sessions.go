@@ -73,7 +73,7 @@ func (q *request) login(ctx context.Context) *fault {
 		return overloaded("%d calls are under way, the gateway's limit", q.g.o.Concurrency)
 	}
 	defer q.g.calls.Add(-1)
-	defer func() { q.g.memory.Add(-q.held) }()
+	defer q.release()
 	body, f := q.readBody(maxLogin)
 	if f != nil {
 		if f.err.Reason == conduit.ReasonPayloadTooLarge {

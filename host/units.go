@@ -27,10 +27,15 @@ func (h *Host) judge(c Pending, inv *frame.Invoke, want int64) (*budget.Reservat
 	}
 	// On a link that reports of this instance's room the units of its Invokes are
 	// judged by the reporter, so that what is told and what was judged agree.
-	if in, ok := c.(*link.Incoming); ok {
-		if j, ok := in.Reporter().(Judge); ok {
-			in.MarkJudged() // else the link counts the Invoke as refused
+	switch c := c.(type) {
+	case *link.Incoming:
+		if j, ok := c.Reporter().(Judge); ok {
+			c.MarkJudged() // else the link counts the Invoke as refused
 			return j.Judge(int64(inv.Units), want)
+		}
+	case link.Parked: // while its session was asked for, or its element was away
+		if j, ok := c.Reporter().(Judge); ok {
+			return j.Judge(c.MarkJudged(), want)
 		}
 	}
 	return h.o.Budget.Reserve(want)

@@ -251,6 +251,104 @@ func TestUnits(t *testing.T) {
 	untilBudget(t, b, "what the calls of a dead process give back", idleBudget)
 }
 
+// witness is a link's reporter that notes how units came to be judged.
+type witness struct {
+	*budget.Ledger
+
+	b              *budget.Budget
+	mu             sync.Mutex
+	judged, others []int64
+}
+
+func (w *witness) Judge(invoke, want int64) (*budget.Reservation, *conduit.Error) {
+	w.mu.Lock()
+	w.judged = append(w.judged, invoke)
+	w.mu.Unlock()
+	return w.Ledger.Judge(invoke, want)
+}
+
+func (w *witness) Refuse(invoke int64) {
+	w.mu.Lock()
+	w.others = append(w.others, invoke)
+	w.mu.Unlock()
+	w.Ledger.Refuse(invoke)
+}
+
+func (w *witness) Version() uint64 { return uint64(w.b.Snapshot().Reserved) }
+
+func (w *witness) Status() link.Status {
+	s := w.Ledger.Status()
+	return link.Status{Available: s.Available, Total: s.Total, Judged: s.Judged}
+}
+
+func (w *witness) took() (judged, others []int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	judged, others = w.judged, w.others
+	w.judged, w.others = nil, nil
+	return judged, others
+}
+
+// TestUnitsOfParkedCall: a call that was parked, as while its session is asked for, is
+// judged by its link's reporter in the moment that its units are reserved, and once. A
+// reporter that heard of it later would tell the caller of room that is taken twice.
+func TestUnitsOfParkedCall(t *testing.T) {
+	r, b := unitsRig(t, 15, "echo")
+	w := &witness{Ledger: b.Ledger(), b: b}
+	parked := make(chan struct{})
+	handler := parking(func(in *link.Incoming) {
+		p := in.Park()
+		go func() { // as who waits for a store
+			defer close(parked)
+			if judged, others := w.took(); len(judged)+len(others) != 0 {
+				t.Errorf("judged before it was decided about: %v, %v", judged, others)
+			}
+			if err := r.h.Take(Origin{Principal: Principal{User: "ada", Level: conduit.User}}, p, p.Invoke()); err != nil {
+				p.Refuse(err)
+			}
+		}()
+	})
+	c, s := link.Pipe(64)
+	server := link.New(s, link.Options{Handler: handler, Reporter: w, Peer: link.Peer{Name: "client", User: "ada", Level: conduit.User}})
+	client := link.New(c, link.Options{Dialer: true, Peer: link.Peer{Name: "host"}})
+	t.Cleanup(func() {
+		client.Close(link.CloseDone, "")
+		<-client.Done()
+		<-server.Done()
+	})
+	if err := client.Ready(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	call := func(units uint32) error {
+		parked = make(chan struct{})
+		_, err := client.Invoke(r.ctx, link.NewRoute(address.MustParse(echo)), &conduit.Invocation{
+			Method: "Echo", ContentType: conduit.ContentBytes, HasRequest: true, Last: true, Units: units,
+		}).Recv(r.ctx)
+		<-parked
+		return err
+	}
+	if err := call(5); err != nil {
+		t.Fatal(err)
+	}
+	if judged, others := w.took(); !slices.Equal(judged, []int64{5}) || len(others) != 0 {
+		t.Errorf("judged %v, otherwise %v", judged, others)
+	}
+	wantReason(t, call(16), conduit.ReasonNoCapacity, conduit.Refused)
+	if judged, others := w.took(); !slices.Equal(judged, []int64{16}) || len(others) != 0 {
+		t.Errorf("refused: judged %v, otherwise %v", judged, others)
+	}
+	untilBudget(t, b, "what the call gives back", idleBudget)
+	if s := w.Ledger.Status(); s.Judged != 21 || s.Available != 15 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// parking is a link.Handler.
+type parking func(*link.Incoming)
+
+// Handle implements link.Handler.
+func (p parking) Handle(in *link.Incoming) { p(in) }
+
 // TestUnitsOutlastDeadline: a handler that goes on holds its units, whatever its
 // caller thinks of it.
 func TestUnitsOutlastDeadline(t *testing.T) {

@@ -287,7 +287,7 @@ func TestServeRefusals(t *testing.T) {
 		says  []string
 	}{
 		"port in use":           {[]string{"--mode", "worker", "--auth-mode", "disabled", "--cluster-listen", taken}, []string{taken, "--cluster-listen"}},
-		"no etcd yet":           {[]string{"--mode", "worker", "--auth-store", "etcd://h1/prefix"}, []string{"auth.store", "bolt:"}},
+		"a password in a URL":   {[]string{"--mode", "worker", "--auth-store", "etcd://root:hunter2@h1/prefix"}, []string{"auth.store", "...@h1", "auth.etcd.password_file"}},
 		"plain off loopback":    {[]string{"--mode", "worker", "--cluster-listen", "0.0.0.0:0"}, []string{"loopback", "--cluster-insecure"}},
 		"a store that is none":  {[]string{"--mode", "worker", "--auth-store", "bolt:" + built.greeter}, []string{"auth.store"}},
 		"no auth off loopback":  {[]string{"--mode", "worker", "--auth-mode", "disabled", "--cluster-listen", "0.0.0.0:0"}, []string{"loopback"}},

@@ -93,6 +93,11 @@ part_openapi() {
 	(cd integration/openapi && go test -count 1 -timeout 10m ./...)
 }
 
+# The auth store on three servers of etcd, of which one and then another is killed.
+part_etcd() {
+	(cd integration/etcd && go test -tags full -count 1 -timeout 10m -run '^TestFull' .)
+}
+
 mapfile -t parts < <(compgen -A function part_ | sort)
 
 usage() {

@@ -10,13 +10,13 @@ import (
 )
 
 // place returns where a test's store is to be.
-func place(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "auth.db") }
+func place(tb testing.TB) string { tb.Helper(); return filepath.Join(tb.TempDir(), "auth.db") }
 
-func opened(t *testing.T, path string) *Store {
-	t.Helper()
-	s, err := Open(t.Context(), path, Options{})
+func opened(tb testing.TB, path string) *Store {
+	tb.Helper()
+	s, err := Open(tb.Context(), path, Options{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
-	"github.com/elemental-conduit/conduit/auth/boltstore"
 	"github.com/elemental-conduit/conduit/gateway"
 	"github.com/elemental-conduit/conduit/host"
 	"github.com/elemental-conduit/conduit/internal/config"
@@ -48,7 +47,7 @@ const (
 type access struct {
 	log      hclog.Logger
 	audit    *audit
-	store    *boltstore.Store
+	store    auth.Store
 	sessions *auth.Sessions // nil = auth.mode is disabled
 	accounts *auth.Accounts
 	// instances mints the sessions of instances.
@@ -101,6 +100,9 @@ func openAccess(ctx context.Context, c *config.Config, id address.InstanceID, lo
 func storeFault(err error) error {
 	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == reasonConfig {
 		return err
+	}
+	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason == conduit.ReasonStoreUnavailable {
+		return err // it may come: no fault of the configuration
 	}
 	return configf("auth.store: %s", errorMessage(conduit.AsError(err, conduit.NotSent)))
 }

@@ -222,10 +222,9 @@ func (c auditedCall) Serve(fn link.ServeFunc) {
 	})
 }
 
-// auditCommand writes what a command did to an auth store into a file beside it, since
-// no instance takes part in that.
-func auditCommand(store string, r auditRecord) error {
-	path := store + ".audit"
+// auditCommand writes what a command did to an auth store into a file, since no instance
+// takes part in that: see auditPath.
+func auditCommand(path string, r auditRecord) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() >= auditFile {
 		if err := os.Rename(path, path+".1"); err != nil {
 			return err

@@ -70,7 +70,7 @@ on a line of its own. Who does not answer is left out with a warning.`,
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "ask again and again")
 	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "list what is deployed in all instances that are known, too")
 	cmd.Flags().StringVar(&f.interval, "interval", "2s", "how often --watch asks, at least 100ms")
-	a.addKeyFlags(cmd, func(k *config.Key) bool { return k.Name == "data_dir" || k.Name == "auth.store" || isDialKey(k.Name) })
+	a.addKeyFlags(cmd, func(k *config.Key) bool { return isStoreKey(k) || isDialKey(k.Name) })
 	return cmd
 }
 

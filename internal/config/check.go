@@ -21,15 +21,15 @@ const maxSocketPath = 103
 
 // checkStore holds auth.store to the stores that there are.
 func checkStore(v Value) string {
-	const example = "; write bolt:PATH, such as bolt:/var/lib/conduit/auth.db"
 	kind, rest, ok := strings.Cut(v.Text, ":")
 	switch {
 	case ok && kind == "bolt" && rest != "":
 		return ""
 	case ok && kind == "etcd":
-		return "is not available in this version, which keeps users and sessions in a file that the instances of one machine share" + example
+		_, _, why := parseEtcd(v.Text)
+		return why
 	default:
-		return "is no auth store" + example
+		return "is no auth store; write bolt:PATH, such as bolt:/var/lib/conduit/auth.db, or etcd://HOST,HOST/PREFIX"
 	}
 }
 
@@ -189,6 +189,7 @@ func (c *Config) crossCheck(known []Problem) []Problem {
 	x.tls()
 	x.proportions()
 	x.socket()
+	x.etcd()
 	x.grace()
 	x.doubts()
 	return x.problems
@@ -229,7 +230,7 @@ func (x *crossChecker) loopback() {
 
 // tls wants the halves of what makes a certificate.
 func (x *crossChecker) tls() {
-	for _, prefix := range []string{"cluster.tls.", "gateway.tls.", "ops.tls."} {
+	for _, prefix := range []string{"cluster.tls.", "gateway.tls.", "ops.tls.", etcdKeys + "tls."} {
 		cert, key := prefix+"cert", prefix+"key"
 		switch {
 		case !x.good(cert, key) || (x.c.String(cert) == "") == (x.c.String(key) == ""):

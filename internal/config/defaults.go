@@ -96,7 +96,7 @@ func defaultStore(c *Config, _ Machine) string {
 	return "bolt:" + filepath.Join(c.String("data_dir"), "auth.db")
 }
 
-// StorePath is the path of the file that auth.store names.
+// StorePath is the path of the file that auth.store names, if it is not [Config.InEtcd].
 func (c *Config) StorePath() string { return strings.TrimPrefix(c.String("auth.store"), "bolt:") }
 
 func defaultLogFormat(_ *Config, m Machine) string {

@@ -78,7 +78,7 @@ auth:
   session_timeout: 12h
 ` + "```" + `
 
-An environment variable that begins with ` + "`CONDUIT_CFG_`" + ` and is no key is warned about. ` + "`CONDUIT_CFG_SESSION`" + ` is not a key: it holds the session secret of the command line.
+An environment variable that begins with ` + "`CONDUIT_CFG_`" + ` and is no key is warned about. ` + "`CONDUIT_CFG_SESSION`" + ` is not a key: it holds the session secret of the command line; nor is ` + "`CONDUIT_CFG_AUTH_ETCD_PASSWORD`" + `, the password of ` + "`auth.etcd.user`" + `.
 Of other variables only ` + "`XDG_RUNTIME_DIR`" + ` and, on a terminal, ` + "`NO_COLOR`" + ` are looked at: what Kubernetes (` + "`CONDUIT_PORT=tcp://...`" + `), Nomad, systemd and others put there changes nothing, and nothing of it reaches a plugin.
 
 ## What fits together

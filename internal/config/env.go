@@ -22,7 +22,7 @@ func readEnv(environ []string, keys []Key) (texts map[string]text, warnings []st
 	texts = map[string]text{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || name == SessionEnv {
+		if !strings.HasPrefix(name, EnvPrefix) || name == SessionEnv || name == EtcdPasswordEnv {
 			continue
 		}
 		key, ok := byName[name]

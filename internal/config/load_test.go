@@ -79,11 +79,10 @@ func TestDefaults(t *testing.T) {
 
 // What this version cannot do is refused, never half done; the defaults can be done.
 func TestUnavailable(t *testing.T) {
-	_, problems := load(t, "", nil, append(valid, "--tracing-otlp-endpoint=x", "--host-plugin-tls=auto", "--auth-store=etcd://h1,h2/prefix"))
+	_, problems := load(t, "", nil, append(valid, "--tracing-otlp-endpoint=x", "--host-plugin-tls=auto"))
 	expect(t, problems,
 		`--tracing-otlp-endpoint: tracing.otlp_endpoint: is not available in this version`,
-		`--host-plugin-tls: host.plugin_tls: is not available`,
-		`--auth-store: auth.store: "etcd://h1,h2/prefix" is not available in this version, which keeps users and sessions in a file`)
+		`--host-plugin-tls: host.plugin_tls: is not available`)
 
 	_, problems = load(t, "", nil, append(valid, "--discovery-static=127.0.0.1:7400,ftp://x"))
 	expect(t, problems, `--discovery-static: discovery.static: "127.0.0.1:7400,ftp://x" has an entry that is no peer:`)
@@ -459,7 +458,7 @@ func TestUnknownEnvironment(t *testing.T) {
 
 // Keys fold to names of the environment and of flags without collision.
 func TestKeysFold(t *testing.T) {
-	seen := map[string]string{SessionEnv: "the session", "--config": "config", "--instance": "instance", "--peer": "peer", "--session": "session", "--output": "output", "--help": "help"}
+	seen := map[string]string{SessionEnv: "the session", EtcdPasswordEnv: "the password of etcd", "--config": "config", "--instance": "instance", "--peer": "peer", "--session": "session", "--output": "output", "--help": "help"}
 	for _, key := range Keys() {
 		for _, name := range []string{key.Env(), "--" + key.Flag()} {
 			if other, twice := seen[name]; twice {
@@ -487,6 +486,23 @@ func TestCrossChecks(t *testing.T) {
 		{[]string{"--auth-store=users.db"}, `auth.store: "users.db" is no auth store; write bolt:PATH`},
 		{[]string{"--auth-store=bolt:"}, `auth.store: "bolt:" is no auth store; write bolt:PATH`},
 		{[]string{"--auth-store="}, `auth.store`},
+		{[]string{"--auth-store=etcd://h1,h2:2380,[::1],[::1]:99/a/b-c.d_e/"}, ``},
+		{[]string{"--auth-store=etcd://127.0.0.1"}, ``},
+		{[]string{"--auth-store=etcd:"}, `auth.store: "etcd:" is no store in etcd; write, for example, etcd://`},
+		{[]string{"--auth-store=etcd:///p"}, `names a server that is none`},
+		{[]string{"--auth-store=etcd://h1,/p"}, `names a server that is none`},
+		{[]string{"--auth-store=etcd://h1:0/p"}, `names a server that is none`},
+		{[]string{"--auth-store=etcd://h1:x/p"}, `names a server that is none`},
+		{[]string{"--auth-store=etcd://h1 h2/p"}, `names a server that is none`},
+		{[]string{"--auth-store=etcd://h1,h1:2379/p"}, `names a server twice`},
+		{[]string{"--auth-store=etcd://h1//p"}, `has a prefix that is none`},
+		{[]string{"--auth-store=etcd://h1/p?x=1"}, `has a prefix that is none`},
+		{[]string{"--auth-store=etcd://root:hunter2@h1/p"}, `auth.store: "etcd://...@h1/p" has a user in it, and a password has no place in a setting; give the user as auth.etcd.user`},
+		{[]string{"--auth-etcd-user=u"}, `auth.etcd.user: "u" is about a store in etcd, and auth.store is bolt:`},
+		{[]string{"--auth-store=etcd://h1", "--auth-etcd-password-file=f"}, `auth.etcd.password_file: "f" is the password of nobody`},
+		{[]string{"--auth-store=etcd://h1", "--auth-etcd-user=u", "--auth-etcd-password-file=f", "--auth-etcd-tls-ca=ca.pem"}, ``},
+		{[]string{"--auth-store=etcd://h1", "--auth-etcd-tls-cert=c.pem"}, `auth.etcd.tls.cert: "c.pem" is a certificate without a key; name it with --auth-etcd-tls-key`},
+		{[]string{"--auth-store=etcd://h1", "--auth-etcd-insecure", "--auth-etcd-tls-ca=ca.pem"}, `auth.etcd.insecure: "true" is for speaking in the clear`},
 		{[]string{"--auth-session-timeout=1ms"}, `auth.session_timeout`},
 		{[]string{"--auth-session-timeout=90000h"}, `auth.session_timeout`},
 		{[]string{"--cluster-listen=:7400"}, `is not loopback`},
@@ -640,5 +656,29 @@ func TestNoHostName(t *testing.T) {
 	}
 	if _, err := Load(Sources{Environ: append(environ, "CONDUIT_CFG_NAME=w")}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEtcd: what auth.store says of etcd, and when it is spoken to over TLS.
+func TestEtcd(t *testing.T) {
+	for _, tc := range []struct {
+		args   []string
+		ends   string
+		prefix string
+		tls    bool
+	}{
+		{[]string{"--auth-store=etcd://127.0.0.1,localhost:99,[::1]/p"}, "127.0.0.1:2379 localhost:99 [::1]:2379", "p", false},
+		{[]string{"--auth-store=etcd://h1,127.0.0.1/a/b/"}, "h1:2379 127.0.0.1:2379", "a/b", true},
+		{[]string{"--auth-store=etcd://h1", "--auth-etcd-insecure"}, "h1:2379", "", false},
+		{[]string{"--auth-store=etcd://127.0.0.1", "--auth-etcd-tls-ca=ca.pem"}, "127.0.0.1:2379", "", true},
+	} {
+		c, problems := load(t, "", []string{EtcdPasswordEnv + "=x"}, append(tc.args, valid...))
+		if problems != nil || len(c.Warnings) != 0 {
+			t.Fatal(problems, c.Warnings)
+		}
+		ends, prefix := c.Etcd()
+		if got := strings.Join(ends, " "); !c.InEtcd() || got != tc.ends || prefix != tc.prefix || c.EtcdTLS() != tc.tls {
+			t.Errorf("%v: %q, %q, TLS %v", tc.args, got, prefix, c.EtcdTLS())
+		}
 	}
 }

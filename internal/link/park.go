@@ -152,12 +152,10 @@ func (p Parked) Invoke() *frame.Invoke { return &p.h.inv }
 // Reporter returns the link's: see [Incoming.Reporter].
 func (p Parked) Reporter() Reporter { return p.h.conn.o.Reporter }
 
-// MarkJudged says that whoever decides about the call has counted its units as
-// judged, by the link's Reporter. Otherwise the decision does it.
-func (p Parked) MarkJudged() { p.owed() }
-
-// owed takes over the units that are to be counted as judged.
-func (p Parked) owed() (units int64) {
+// MarkJudged says that whoever decides about the call counts its units as judged, by the
+// link's Reporter, and returns how many: none if they were counted before it was parked.
+// Otherwise the decision does it.
+func (p Parked) MarkJudged() (units int64) {
 	h := p.h
 	h.conn.mu.Lock()
 	defer h.conn.mu.Unlock()
@@ -399,7 +397,7 @@ func (p Parked) claim() (k *call, first bool) {
 	// Before what comes of it, so that a Status which goes with that says so; and with
 	// no lock of the link held.
 	if r := h.conn.o.Reporter; r != nil {
-		if units := p.owed(); units > 0 {
+		if units := p.MarkJudged(); units > 0 {
 			r.Refuse(units)
 		}
 	}
