@@ -291,10 +291,12 @@ func (h *Host) keepCurrent(ctx context.Context, s site, kept *pins) (sum, note s
 	err = h.record.change(s.name, func(r *recorded) {
 		switch {
 		case note != "": // what served before that is not what a rollback is for
-			r.GoodTree, r.BeforeTree = "", ""
+			r.Placed, r.GoodTree, r.BeforeTree = "", "", ""
+			return
 		case serves:
 			r.servesTree(now.sum)
 		}
+		r.Placed = now.sum // it is what is there, whoever has put it there
 	})
 	if err != nil {
 		return "", "", errNotWritable("%v", err)
@@ -541,7 +543,7 @@ func (h *Host) putBackTree(ctx context.Context, name string, kept *pins) (s site
 	}
 	content.sum = h.record.of(name).treeBehind(p.was)
 	if content.sum == "" {
-		return s, content, p, errNoPrevious("deployment %s has nothing to go back to: nothing else of that name has served that an operator's deploy has replaced", name)
+		return s, content, p, errNoPrevious("deployment %s has nothing to go back to: no other directory of that name has served that an operator's deploy has replaced", name)
 	}
 	kept.add(content.sum)
 	if content.leaves, err = h.store.tree(content.sum); err == nil {
