@@ -26,6 +26,8 @@ PKGS ?= ./...
 # Everything but the black-box tests, which spend their time in other processes
 # that the race detector does not see.
 RACE_PKGS ?= $(shell $(GO) list ./... | grep -v '/integration$$')
+# The modules beside this one: what they need stays out of its go.mod.
+MODULES := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*'))
 # Time for each fuzz target; a count such as 5000x works, too.
 FUZZTIME ?= 10s
 # Which benchmarks, in which packages, and what to hand to the program in benchmarks/.
@@ -134,10 +136,10 @@ check-fmt: ## Fail if a Go file is not formatted
 	@files=$$(find . -name '*.go' ! -path './.*/*' -exec gofmt -l {} +) || exit 1; \
 	if [ -n "$$files" ]; then echo 'not formatted (make fmt mends it):' >&2; echo "$$files" >&2; exit 1; fi
 
-check-mod: ## Fail if go.mod is not tidy or a module is not what go.sum says
+check-mod: ## Fail if a go.mod is not tidy or a module is not what go.sum says
 	$(GO) mod verify
 	$(GO) mod tidy -diff
-	cd integration/etcd && $(GO) mod tidy -diff
+	@for dir in $(MODULES); do echo "$(GO) -C $$dir mod tidy -diff"; $(GO) -C $$dir mod tidy -diff || exit 1; done
 
 check-cross: ## Build what authors and clients import for other systems
 	GOOS=darwin GOARCH=arm64 $(GO) build ./...
@@ -152,13 +154,7 @@ man: ## Write the man pages into dist/man
 generate: $(TOOLS)/protoc-gen-go ## Write the code of proto/ anew
 	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh
 
-check-release: ## Build static programs for Linux (amd64, arm64) into dist, with checksums (VERSION)
-	@GO='$(GO)' bash scripts/release.sh dist
-
-man: ## Write the man pages into dist/man
-	$(GO) run ./cmd/conduit-host man dist/man
-
-generate: $(TOOLS)/protoc-gen-go ## Fail if the code of proto/ is not what its definitions say
+check-generate: $(TOOLS)/protoc-gen-go ## Fail if the code of proto/ is not what its definitions say
 	@PATH="$(TOOLS):$$PATH" bash scripts/generate.sh --check
 
 cover: ## Write coverage.html and print the total

@@ -294,7 +294,7 @@ func (h *Host) keepCurrent(ctx context.Context, s site, kept *pins) (sum, note s
 			r.Placed, r.GoodTree, r.BeforeTree = "", "", ""
 			return
 		case serves:
-			r.servesTree(now.sum)
+			servesTree(r, now.sum)
 		}
 		r.Placed = now.sum // it is what is there, whoever has put it there
 	})
@@ -424,7 +424,7 @@ func (h *Host) awaitTree(ctx context.Context, s site, content tree, p placed) (C
 	}
 	err = h.record.change(s.name, func(r *recorded) {
 		if r.Placed == content.sum { // else another one has taken its place meanwhile
-			r.servesTree(content.sum)
+			servesTree(r, content.sum)
 		}
 	})
 	if err != nil {

@@ -66,6 +66,7 @@ func scriptWith(tb testing.TB, mode string) []byte {
 
 // pair is a directory of two elements, which are told its text.
 func pair(tb testing.TB, text, extra string) content {
+	tb.Helper()
 	return content{
 		manifest.Name: []byte("elements:\n- {path: bin/a}\n- {path: bin/b, env: {TEXT: fixed}}\nattributes: {text: " + text + "}\nattributes_file: secret.yaml\n"),
 		"bin/a":       scriptWith(tb, extra), "bin/b": scriptWith(tb, ""),

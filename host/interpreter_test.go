@@ -16,30 +16,30 @@ func TestInterpreters(t *testing.T) {
 		mustDo(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)) //nolint:gosec // a program
 		return path
 	}
-	real := put("real/bin/lang3", "\x7fELF")
-	mustDo(t, os.MkdirAll(filepath.Join(dir, "venv/bin"), 0o755), os.Symlink(real, filepath.Join(dir, "venv/bin/lang")))
-	lang, wrapper := filepath.Join(dir, "venv/bin/lang"), put("other/wrapper", "#!"+real+" -x\n")
+	binary := put("real/bin/lang3", "\x7fELF")
+	mustDo(t, os.MkdirAll(filepath.Join(dir, "venv/bin"), 0o755), os.Symlink(binary, filepath.Join(dir, "venv/bin/lang")))
+	lang, wrapper := filepath.Join(dir, "venv/bin/lang"), put("other/wrapper", "#!"+binary+" -x\n")
 	path := filepath.Join(dir, "none") + ":" + filepath.Dir(wrapper) + ":" + filepath.Dir(lang)
 	for line, want := range map[string][]string{
-		"#!" + real + "\n":                     {real},
-		"#! \t" + real + " -u -v\n":            {real},
-		"#!/usr/bin/env lang\n":                {"/usr/bin/env", lang},
-		"#!/usr/bin/env -S A=b lang -u\n":      {"/usr/bin/env", lang},
-		"#!/usr/bin/env wrapper\n":             {"/usr/bin/env", wrapper, real},
-		"#!/usr/bin/env nowhere\n":             {"/usr/bin/env"},
-		"#!/usr/bin/env\n":                     {"/usr/bin/env"},
-		"#!" + wrapper + "\n":                  {wrapper, real},
-		"#!/nowhere/at/all\n":                  {"/nowhere/at/all"},
-		"#!" + real + strings.Repeat(" ", 300): {real},
-		"\x7fELF":                              nil,
-		"":                                     nil,
+		"#!" + binary + "\n":                     {binary},
+		"#! \t" + binary + " -u -v\n":            {binary},
+		"#!/usr/bin/env lang\n":                  {"/usr/bin/env", lang},
+		"#!/usr/bin/env -S A=b lang -u\n":        {"/usr/bin/env", lang},
+		"#!/usr/bin/env wrapper\n":               {"/usr/bin/env", wrapper, binary},
+		"#!/usr/bin/env nowhere\n":               {"/usr/bin/env"},
+		"#!/usr/bin/env\n":                       {"/usr/bin/env"},
+		"#!" + wrapper + "\n":                    {wrapper, binary},
+		"#!/nowhere/at/all\n":                    {"/nowhere/at/all"},
+		"#!" + binary + strings.Repeat(" ", 300): {binary},
+		"\x7fELF":                                nil,
+		"":                                       nil,
 	} {
 		if got := interpreters(strings.NewReader(line), path); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
 	beside := besideInterpreters([]string{lang})
-	for _, want := range []string{"real/lib", "venv/lib", "venv/pyvenv.cfg"} {
+	for _, want := range []string{"binary/lib", "venv/lib", "venv/pyvenv.cfg"} {
 		if !slices.Contains(beside, filepath.Join(dir, want)) {
 			t.Errorf("%s is not among %q", want, beside)
 		}

@@ -19,7 +19,11 @@ func TestMeasures(t *testing.T) {
 		{Name: "nan", Kind: counter, Value: math.NaN()},
 		{Name: "inf", Kind: counter, Value: math.Inf(1)},
 		{Name: "no_kind", Value: 1},
-		{Name: "Upper", Kind: gauge}, {Name: "", Kind: gauge}, {Name: "1a", Kind: gauge}, {Name: "a-b", Kind: gauge}, {Name: strings.Repeat("a", 65), Kind: gauge},
+		{Name: "Upper", Kind: gauge},
+		{Name: "", Kind: gauge},
+		{Name: "1a", Kind: gauge},
+		{Name: "a-b", Kind: gauge},
+		{Name: strings.Repeat("a", 65), Kind: gauge},
 	}, 9)
 	if text := fmt.Sprint(got); text != "[{orders true 3 9} {depth_2 false -1 9}]" {
 		t.Error(text)

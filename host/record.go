@@ -132,7 +132,7 @@ func (r *record) trees() []string {
 }
 
 // servesTree notes which directory serves.
-func (d *recorded) servesTree(sum string) {
+func servesTree(d *recorded, sum string) {
 	if d.GoodTree != sum {
 		d.GoodTree, d.BeforeTree = sum, d.GoodTree
 	}

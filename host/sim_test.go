@@ -163,6 +163,7 @@ type simArrival struct {
 const simService = "sim.Work"
 
 func newSimWorld(t *testing.T, seed uint64) *simWorld {
+	t.Helper()
 	w := &simWorld{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 31)), chance: rand.New(rand.NewPCG(seed, 32)), stopped: make(chan struct{}),
 		instances: map[string]*simInstance{}, ops: map[string]*simOp{}, doors: map[string]*link.Conn{}, counts: map[string]int{},

@@ -230,7 +230,7 @@ const simCost = 32
 // written judges a frame that side s writes.
 func (x *simWire) written(s int, f *frame.Frame) {
 	k := x.calls[f.Call]
-	switch f.Kind {
+	switch f.Kind { //nolint:exhaustive // the others are judged where they arrive, or not at all
 	case frame.KindInvoke:
 		if k != nil || f.Call <= x.last[s] {
 			x.bad("side %d: the id %d comes after %d", s, f.Call, x.last[s])
@@ -283,7 +283,7 @@ func (x *simWire) written(s int, f *frame.Frame) {
 // delivered notes what the side that side s writes to knows from now on.
 func (x *simWire) delivered(s int, f *frame.Frame) {
 	k := x.calls[f.Call]
-	switch f.Kind {
+	switch f.Kind { //nolint:exhaustive // the others change nothing that is known
 	case frame.KindHello:
 		m := &conduitv1.Hello{}
 		if err := proto.Unmarshal(f.Body, m); err != nil {

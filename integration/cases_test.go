@@ -194,6 +194,15 @@ func TestTransactionsOutliveStops(t *testing.T) {
 			t.Errorf("%d of %d acknowledged writes are lost by %v, such as %v", len(missing), len(acknowledged), sig, slices.Sorted(maps.Keys(missing))[0])
 		}
 	}
+	c, ctx := i.dial()
+	if _, err := conduit.Call[map[string]any](ctx, c.At(addr), "Save", map[string]any{"path": "/last", "data": []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	i.until("the store's figures on /metrics", func() bool {
+		commits, _ := i.scrape("conduit_element_counted_total", `deployment="txpersist"`, `element="txpersist"`, `name="commits"`)
+		size, _ := i.scrape("conduit_element_measured", `deployment="txpersist"`, `name="file_bytes"`)
+		return commits == 1 && size > 0
+	})
 }
 
 // TestLongTemporaryDirectory is FIL-13: a TMPDIR in which no socket would fit hinders

@@ -31,7 +31,7 @@ made of what --help says. SOURCE_DATE_EPOCH sets their date.`,
 }
 
 func writeManPages(dir string) (n int, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // man pages are for all to read
 		return 0, usagef("the directory cannot be made: %v", err)
 	}
 	root := (&app{}).rootCommand() // its texts are changed

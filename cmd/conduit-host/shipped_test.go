@@ -159,11 +159,7 @@ func TestKubernetesValues(t *testing.T) {
 	if words, ok := at(container, "args").([]any); !ok {
 		t.Error("the container has no args")
 	} else {
-		line := "conduit-host"
-		for _, w := range words {
-			line += " " + fmt.Sprint(w)
-		}
-		understood(t, "args", line)
+		understood(t, "args", "conduit-host "+strings.Trim(fmt.Sprint(words), "[]"))
 	}
 	srv := c.String("discovery.srv.name")
 	if want := fmt.Sprintf("_cluster._tcp.%v.", at(docs["StatefulSet conduit"], "spec", "serviceName")); !strings.HasPrefix(srv, want) {

@@ -33,7 +33,7 @@ type tree struct {
 	Sizes    map[int][2]bool   `json:"sizes"`
 	Any      any               `json:"any"`
 	Skip     chan int          `json:"-"`
-	Dash     string            `json:"-,"`
+	Dash     string            `json:"-,"` //nolint:staticcheck // that is its name
 	Inner    struct{ X int16 } `json:"inner"`
 	unseen   int
 	Optional *int `json:"optional"`

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"sync"
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
@@ -20,11 +21,12 @@ const (
 
 // element puts the element together.
 func element() pluginapi.Element {
-	p := &persist{}
+	p := &persist{measured: newMeasured()}
 	return pluginapi.Element{
 		Name:       api.Element,
 		Version:    "1.0.0",
 		Attributes: attributes(),
+		Metrics:    p.measured.list,
 		Services:   []*pluginapi.Service{p.service()},
 		Configure:  p.configure,
 		Start:      p.start,
@@ -39,6 +41,8 @@ type persist struct {
 	store *store.Store
 	node  address.NodeID
 	values
+	looking  sync.Mutex
+	measured *measured // guarded by looking
 }
 
 func (p *persist) service() *pluginapi.Service {
@@ -112,6 +116,9 @@ func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
 func (p *persist) stop(context.Context) error { return p.store.Close() }
 
 func (p *persist) health(context.Context) pluginapi.Health {
+	p.looking.Lock() // nobody promises that one look ends before the next begins
+	p.measured.look(p.store.Stats())
+	p.looking.Unlock()
 	if err := p.store.Failed(); err != nil {
 		return pluginapi.Unhealthy("%v", err)
 	}
