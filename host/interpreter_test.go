@@ -39,7 +39,7 @@ func TestInterpreters(t *testing.T) {
 		}
 	}
 	beside := besideInterpreters([]string{lang})
-	for _, want := range []string{"binary/lib", "venv/lib", "venv/pyvenv.cfg"} {
+	for _, want := range []string{"real/lib", "venv/lib", "venv/pyvenv.cfg"} {
 		if !slices.Contains(beside, filepath.Join(dir, want)) {
 			t.Errorf("%s is not among %q", want, beside)
 		}
