@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/auth/authtest"
 	"github.com/elemental-conduit/conduit/auth/etcdstore"
 	"github.com/elemental-conduit/conduit/internal/certs"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 func accounts(s auth.Store) *auth.Accounts {
@@ -370,7 +369,7 @@ func TestTLSAndUser(t *testing.T) {
 	}()
 	until(t, "a move to be told", func() bool {
 		n := mint(t, accounts(s), "ada")
-		if err := s.RemoveSession(ctx, n.Session.ID); err != nil {
+		if err := s.RemoveSession(ctx, n.Session.ID); err != nil { //nolint:contextcheck // the test's, as everywhere
 			t.Fatal(err)
 		}
 		select {

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/elemental-conduit/conduit/auth/etcdstore"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-
-	"github.com/elemental-conduit/conduit/auth/etcdstore"
 )
 
 // patience ends a test that hangs.
