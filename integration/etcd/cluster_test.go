@@ -368,8 +368,8 @@ func TestTLSAndUser(t *testing.T) {
 		})
 	}()
 	until(t, "a move to be told", func() bool {
-		n := mint(t, accounts(s), "ada")
-		if err := s.RemoveSession(ctx, n.Session.ID); err != nil { //nolint:contextcheck // the test's, as everywhere
+		n := mint(t, accounts(s), "ada") //nolint:contextcheck // the test's, as everywhere
+		if err := s.RemoveSession(ctx, n.Session.ID); err != nil {
 			t.Fatal(err)
 		}
 		select {
