@@ -87,7 +87,7 @@ func (s *soak) load(t *testing.T, calls, every int) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(worker), 5))
 			for n := left.Add(-1); n >= 0; n = left.Add(-1) {
-				s.gate.RLock() // while there is a process, or one is just being killed
+				s.gate.RLock()   // while there is a process, or one is just being killed
 				s.gate.RUnlock() //nolint:staticcheck // it is only waited
 				s.call(random)
 				if every > 0 && n%int64(every) == 0 {

@@ -166,36 +166,36 @@ func TestAuditOfTheDoors(t *testing.T) {
 
 // What commands do is written beside the store, and that file does not grow for ever.
 func TestAuditOfCommands(t *testing.T) {
-	store := filepath.Join(t.TempDir(), "auth.db")
+	file := filepath.Join(t.TempDir(), "auth.db.audit")
 	for range 2 {
-		if err := auditCommand(store, auditRecord{what: "session mint", whom: "ada", session: "00", result: auditOK}); err != nil {
+		if err := auditCommand(file, auditRecord{what: "session mint", whom: "ada", session: "00", result: auditOK}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(store + ".audit")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := bytes.Count(text, []byte(`"@module":"audit"`)); n != 2 || !bytes.Contains(text, []byte(`"whom":"ada"`)) || !bytes.Contains(text, []byte(`"who":"uid:`)) {
 		t.Errorf("%s", text)
 	}
-	if info, err := os.Stat(store + ".audit"); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if err := os.Truncate(store+".audit", auditFile); err != nil {
+	if err := os.Truncate(file, auditFile); err != nil {
 		t.Fatal(err)
 	}
-	if err := auditCommand(store, auditRecord{what: "user rm", result: conduit.ReasonUserNotFound}); err != nil {
+	if err := auditCommand(file, auditRecord{what: "user rm", result: conduit.ReasonUserNotFound}); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(store + ".audit"); err != nil || info.Size() > 1000 {
+	if info, err := os.Stat(file); err != nil || info.Size() > 1000 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if info, err := os.Stat(store + ".audit.1"); err != nil || info.Size() != auditFile {
+	if info, err := os.Stat(file + ".1"); err != nil || info.Size() != auditFile {
 		t.Errorf("%v, %v", info, err)
 	}
-	linked := filepath.Join(t.TempDir(), "auth.db")
-	if err := os.Symlink(store, linked+".audit"); err != nil {
+	linked := filepath.Join(t.TempDir(), "auth.db.audit")
+	if err := os.Symlink(file, linked); err != nil {
 		t.Fatal(err)
 	}
 	if err := auditCommand(linked, auditRecord{what: "user rm", result: auditOK}); err == nil {

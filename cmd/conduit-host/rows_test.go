@@ -77,7 +77,7 @@ func TestTablesAreHarmless(t *testing.T) {
 		"services":    {func(w io.Writer) { serviceTable(w, []serviceRow{filled[serviceRow]()}) }, 2, filled[serviceRow]()},
 		"methods":     {func(w io.Writer) { methodsTable(w, []methodRow{filled[methodRow]()}) }, 2, filled[methodRow]()},
 		"links":       {func(w io.Writer) { linkTable(w, []linkRow{filled[linkRow]()}) }, 2, filled[linkRow]()},
-		"describe":    {func(w io.Writer) { descriptionTable(w, &d) }, 10, d},
+		"describe":    {func(w io.Writer) { descriptionTable(w, &d) }, 11, d},
 		"binary":      {func(w io.Writer) { b := filled[binaryDescription](); binaryTable(w, &b) }, 10, filled[binaryDescription]()},
 		"explain":     {func(w io.Writer) { explanationTable(w, &e) }, 5, e},
 	} {

@@ -77,7 +77,7 @@ func (h *hosts) must(args ...string) string {
 func (h *hosts) start(name string) (url string, log func() string) {
 	h.t.Helper()
 	at := func(what string) string { return filepath.Join(h.dir, name, what) }
-	cmd := exec.Command(h.bin, "serve", "--mode", "worker", "--name", name, "--log-format", "json", "--log-level", "debug", "--data-dir", at("data"), "--run-dir", at("run"), //nolint:gosec,noctx // the binary under test, which the cleanup ends
+	cmd := exec.Command(h.bin, "serve", "--mode", "worker", "--name", name, "--log-format", "json", "--log-level", "debug", "--data-dir", at("data"), "--run-dir", at("run"), //nolint:gosec // the binary under test, which the cleanup ends
 		"--host-deployments", filepath.Dir(h.echo), "--cluster-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--auth-store", h.store)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StderrPipe()
