@@ -40,7 +40,7 @@ func (w *reasonsWorld) within(ctx context.Context, c *link.Conn, addr, method st
 	w.mu.Lock()
 	w.ops[op.key] = op
 	w.mu.Unlock()
-	in := &conduit.Invocation{Method: method, ContentType: conduit.ContentBytes, Request: op.payload(0, 0), HasRequest: true, Last: true, TraceParent: "00-1", TraceState: op.key}
+	in := &conduit.Invocation{Method: method, ContentType: conduit.ContentBytes, Request: op.payload(0, 0), HasRequest: true, Last: true, TraceParent: simParent, TraceState: op.key}
 	if change != nil {
 		change(in)
 	}

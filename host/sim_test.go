@@ -160,7 +160,12 @@ type simArrival struct {
 	id uint64
 }
 
-const simService = "sim.Work"
+const (
+	simService = "sim.Work"
+	// simParent is well formed, or the host would drop it with the state, which names the
+	// call throughout.
+	simParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+)
 
 func newSimWorld(t *testing.T, seed uint64) *simWorld {
 	t.Helper()
@@ -993,7 +998,7 @@ func (p *simProcess) relay(ctx context.Context, c *link.ServerCall, op *simOp) e
 	}
 	in := &conduit.Invocation{
 		Method: op.method, ContentType: conduit.ContentBytes, Request: m.Data, HasRequest: true, Last: op.up == 1, Streaming: op.up > 1 || op.down > 1,
-		Parent: c.ID(), TraceParent: "00-1", TraceState: op.key,
+		Parent: c.ID(), TraceParent: simParent, TraceState: op.key,
 	}
 	x := p.conn.Invoke(ctx, link.NewRoute(address.MustParse("*://work/work/"+simService)), in)
 	defer x.Cancel(nil)
@@ -1207,7 +1212,7 @@ func (w *simWorld) call(op *simOp) {
 	}
 	x := c.Invoke(ctx, link.NewRoute(address.MustParse(instance+"://"+name+"/"+name+"/"+simService)), &conduit.Invocation{
 		Method: op.method, ContentType: conduit.ContentBytes, Request: op.payload(0, 0), HasRequest: true, Last: op.up == 1,
-		Streaming: op.up > 1 || op.down > 1, Background: op.background, TraceParent: "00-1", TraceState: op.key,
+		Streaming: op.up > 1 || op.down > 1, Background: op.background, TraceParent: simParent, TraceState: op.key,
 	})
 	if op.cancelAt > 0 {
 		stop := time.AfterFunc(op.cancelAt, func() { x.Cancel(context.Canceled) })
