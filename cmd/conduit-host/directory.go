@@ -331,7 +331,8 @@ func (d directory) askSchemas(ctx context.Context, infos []*conduitv1.InstanceIn
 		asked++
 		asking.Go(func() {
 			inv := d.i.fabric.locator.At(infos[n].GetInstance() + "://conduit/conduit/" + instanceService)
-			info, err := conduit.Call[*conduitv1.InstanceInfo](ctx, inv, "WhoAreYou", &conduitv1.WhoAreYouRequest{Schemas: true})
+			info, err := conduit.Call[*conduitv1.InstanceInfo](ctx, inv, "WhoAreYou", &conduitv1.WhoAreYouRequest{Schemas: true},
+				conduit.WithAs(conduit.AsWhom{Kind: conduit.AsLink})) // nobody's call but this instance's: what comes is held to what the caller may see
 			if err != nil {
 				d.i.log.Debug("no schemas of an instance's methods", "instance", infos[n].GetInstance(), "error", err)
 				return
