@@ -1086,10 +1086,12 @@ func (w *simWorld) run() {
 	var calls sync.WaitGroup
 	names := len(w.instances)
 	list := make([]*simOp, n)
+	w.mu.Lock() // instances link to each other already
 	for id := range n {
 		list[id] = w.op(id)
 		w.ops[list[id].key] = list[id]
 	}
+	w.mu.Unlock()
 	for _, op := range list {
 		calls.Go(func() {
 			time.Sleep(op.start)
