@@ -160,6 +160,9 @@ func splitHostPort(authority, scheme string) (host, port, why string) {
 
 // normalHost checks a host and returns its one spelling.
 func normalHost(host string) (normal string, loopback bool, why string) {
+	if ip, err := netip.ParseAddr(strings.TrimSuffix(host, ".")); err == nil && ip.Is4() {
+		host = ip.String() // written as a name is that is absolute
+	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		ip = ip.Unmap()
 		if ip.IsUnspecified() {

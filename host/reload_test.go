@@ -369,7 +369,8 @@ func TestBecomesExclusive(t *testing.T) {
 
 // TestHold: calls that find an element between two generations wait, so many and so long.
 func TestHold(t *testing.T) {
-	r := newRig(t, "echo", "other")
+	// Let go at once, as many as may be held are not to meet the bounds of the element, too.
+	r := newRigWith(t, func(o *Options) { o.Concurrency = 8 * maxHeld }, "echo", "other")
 	r.ready()
 	r.h.mu.Lock()
 	e := r.h.elements["echo"]
