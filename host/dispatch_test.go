@@ -234,3 +234,22 @@ func invokeOnce(r *rig, c *link.Conn, method, data string) (string, error) {
 	m, err := invoke(r.ctx, c, echo, method, data).Recv(r.ctx)
 	return string(m.Data), err
 }
+
+// TestSnapshotIsTrueOfCalls: an element changes first and the table a little later. Who
+// has read of a generation in a snapshot gets it with the next call all the same.
+func TestSnapshotIsTrueOfCalls(t *testing.T) {
+	e := offlineElement("a", "x", Ready)
+	h := offline(t, e)
+	next := newGeneration(e, e.gen.desc, nil)
+	e.mu.Lock()
+	e.gen = next
+	e.status.Generation = 2
+	e.mu.Unlock()
+	if s := h.Snapshot(); len(s) != 1 || s[0].Elements[0].Generation != 2 {
+		t.Fatalf("%+v", s)
+	}
+	route, err := h.table.Load().find(invokeFrame("a", "x", 0))
+	if err != nil || route.gen != next {
+		t.Errorf("a call finds the generation before (%v)", err)
+	}
+}

@@ -452,6 +452,11 @@ func (h *Host) Snapshot() []DeploymentStatus {
 	for i := range all {
 		all[i].Status = deploymentStatus(all[i].Elements)
 	}
+	// An element changes first, and then the table: who has read here that something is
+	// ready, or replaced, is to find with its next call what it has read of.
+	h.mu.Lock()
+	h.table.Store(newTable(h.list()))
+	h.mu.Unlock()
 	return all
 }
 

@@ -108,10 +108,10 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 			spliced += router.decide(1)
 		}
 	}
+	var calls []conduit.Exchange
 	if role%4 == 1 {
 		for range 2 {
-			x := d.Invoke(ctx, testRoute, &conduit.Invocation{Method: "M", Request: []byte("x"), HasRequest: true, Streaming: true})
-			defer x.Cancel(nil)
+			calls = append(calls, d.Invoke(ctx, testRoute, &conduit.Invocation{Method: "M", Request: []byte("x"), HasRequest: true, Streaming: true}))
 		}
 	}
 	fed := make(chan struct{})
@@ -128,8 +128,10 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 				break
 			}
 			raw = raw[n:]
+			time.Sleep(1) // of the fake clock: so the writer has numbered the calls before more comes
 		}
 	}()
+	time.Sleep(time.Millisecond) // of the fake clock, as above
 	synctest.Wait()
 	select {
 	case <-fed:
@@ -147,6 +149,9 @@ func fuzzPackets(t *testing.T, hello []byte, role byte, cut uint16, raw []byte) 
 	}
 	for _, c := range conns {
 		checkOver(t, "link", c.Conn)
+	}
+	for _, x := range calls { // what came for them stays theirs to take until they are given up
+		x.Cancel(nil)
 	}
 	synctest.Wait() // handlers that were cancelled give back what they hold
 	for _, c := range conns {

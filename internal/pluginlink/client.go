@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -266,7 +267,6 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 		}
 		return e
 	}
-	fault, killed := c.verdict()
 	if c.started() {
 		// It has ended by itself, or been killed by go-plugin or for the end of ctx; but
 		// go-plugin leaves it alone when it gets no connection.
@@ -277,6 +277,7 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 		}
 		e.Stderr = c.out.Tail()
 	}
+	fault, killed := c.verdict() // once it has ended: until then it may be killed yet
 	if fault != nil {
 		fault.Stderr = e.Stderr
 		return fault
@@ -284,7 +285,7 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 	exited := false
 	select {
 	case <-c.exited:
-		exited = !killed
+		exited = !killed || c.exit.Signal != syscall.SIGKILL.String() // else it had ended before our signal came
 	default:
 	}
 	switch {
