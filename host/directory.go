@@ -356,7 +356,7 @@ func (s *scanner) isProgram(key, file string, info fs.FileInfo) bool {
 		return k.program
 	}
 	program := false
-	if f, err := os.Open(file); err == nil {
+	if f, _, err := openRegular(file); err == nil {
 		start := make([]byte, 4)
 		_, err := io.ReadFull(f, start)
 		program = err == nil && beginsProgram(start)

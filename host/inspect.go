@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/safepath"
@@ -77,9 +78,28 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	case !info.Mode().IsRegular():
 		return nil, nil, &cause{refusedNotPlugin, path + " is neither a regular file nor a link to one"}
 	}
-	f, err := os.Open(path)
+	f, is, err := openNow(path)
 	if err != nil {
 		return nil, nil, openError(path, info, err)
+	}
+	if !is.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, nil, &cause{refusedNotPlugin, path + " is no regular file any more"}
+	}
+	return f, is, nil
+}
+
+// openNow opens a file to be read, and says what it has opened. Whatever has taken the
+// name since it was looked at, a pipe say, holds up nothing as long as it is not read.
+func openNow(path string) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
 	}
 	return f, info, nil
 }

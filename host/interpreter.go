@@ -43,7 +43,7 @@ func interpreters(script io.ReaderAt, path string) (list []string) {
 			}
 			list = append(list, program)
 		}
-		f, err := os.Open(program)
+		f, _, err := openRegular(program) // a pipe would hold up the start, and with it the host's end
 		if err != nil {
 			return list // its start says so
 		}

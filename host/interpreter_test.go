@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -46,6 +47,13 @@ func TestInterpreters(t *testing.T) {
 	}
 	if got := besideInterpreters([]string{wrapper}); slices.ContainsFunc(got, func(p string) bool { return strings.HasPrefix(p, dir) }) {
 		t.Errorf("of a program that is in no bin: %q", got)
+	}
+	pipe := filepath.Join(dir, "pipe") // whose other end nobody has opened
+	mustDo(t, syscall.Mkfifo(pipe, 0o755))
+	for line, want := range map[string][]string{"#!" + pipe + "\n": {pipe}, "#!" + dir + "\n": {dir}} {
+		if got := interpreters(strings.NewReader(line), path); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
 	}
 	loop := put("loop", "#!"+filepath.Join(dir, "loop")+"\n")
 	if got := interpreters(strings.NewReader("#!"+loop+"\n"), ""); len(got) != maxInterpreters {

@@ -288,3 +288,24 @@ func tryAll(list []byte) ([]byte, error) {
 	}
 	return json.Marshal(said)
 }
+
+// TestInterpreterIsAPipe: a script whose interpreter is a pipe fails as any that cannot be
+// run does. It holds up neither others nor the end of the host, in a sandbox or without.
+func TestInterpreterIsAPipe(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []Sandbox{SandboxOff, SandboxBestEffort} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			pipe := filepath.Join(t.TempDir(), "pipe")
+			mustDo(t, syscall.Mkfifo(pipe, 0o755))
+			r := newRigWith(t, func(o *Options) { o.Sandbox, o.MaxStarts = mode, 1 })
+			mustDo(t, os.WriteFile(filepath.Join(r.dir, "a-script"), []byte("#!"+pipe+"\n"), 0o755)) //nolint:gosec // a program
+			s := r.until("a failure", func(m map[string]ElementStatus) bool { return m["a-script"].Reason != "" && m["a-script"].State != Starting })["a-script"]
+			if s.Pid != 0 || !strings.Contains(s.Reason, "interpreter") {
+				t.Errorf("it is %+v", s)
+			}
+			r.deploy("echo", "")
+			r.untilState("echo", Ready)
+		})
+	}
+}

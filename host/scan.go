@@ -38,6 +38,13 @@ func signatureOf(info fs.FileInfo) signature {
 	return s
 }
 
+// isOf reports whether a file is in this state.
+func (s signature) isOf(info fs.FileInfo) bool {
+	now := signatureOf(info)
+	now.way, now.sum = s.way, s.sum // they are of its name
+	return now == s
+}
+
 // look is how a file was last seen, and since when it looks like that.
 type look struct {
 	signature
@@ -409,19 +416,21 @@ func (s *scanner) examine(c candidate, sig signature) (b binary, err error) {
 	if err != nil {
 		return b, err
 	}
-	f, err := os.Open(target)
+	f, opened, err := openNow(target)
 	if err != nil {
 		return b, openError(path, info, err)
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()        //nolint:errcheck // read only
+	if !sig.isOf(opened) { // before it is read: it may be a pipe by now
+		return b, errMoved
+	}
 	b, err = s.store.install(f, func(copied *os.File, sum string) error {
 		// Of the file that was read, not of the name.
 		after, err := f.Stat()
 		if err != nil {
 			return err
 		}
-		now := signatureOf(after)
-		if now.way, now.sum = sig.way, sig.sum; now != sig {
+		if !sig.isOf(after) {
 			return errMoved
 		}
 		if expected != "" {

@@ -349,3 +349,32 @@ func TestScanUnsafeWay(t *testing.T) {
 		t.Errorf("a link in an open directory: %v", err)
 	}
 }
+
+// TestScanPipe: a file that has become a pipe between the look at it and its opening holds
+// up nothing, though somebody has its other end and writes nothing.
+func TestScanPipe(t *testing.T) {
+	r := newScanRig(t)
+	path := r.put("tool", program(t), 0o755)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig := signatureOf(info)
+	mustDo(t, os.Remove(path))
+	mustDo(t, syscall.Mkfifo(path, 0o755))
+	end, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close() //nolint:errcheck // a test's
+	r.s.now = r.now
+	if _, err := r.s.examine(candidate{key: "tool", root: r.dir, path: path}, sig); !errors.Is(err, errMoved) {
+		t.Errorf("it was taken: %v", err)
+	}
+	if r.s.isProgram("dir/tool", path, info) {
+		t.Error("a pipe is a program")
+	}
+	if err := r.s.store.restore(binary{source: path, sum: strings.Repeat("0", 64)}); err == nil {
+		t.Error("a copy was made of a pipe")
+	}
+}

@@ -180,7 +180,7 @@ func (s *store) wasRead(sum string, is stamp) bool {
 // restore copies b anew from the file that it came from, if that still has the same
 // bytes.
 func (s *store) restore(b binary) error {
-	f, err := os.OpenFile(b.source, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, _, err := openRegular(b.source)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func execError(path string, err error) *StartError {
 	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, errBadArch):
 		e.Kind, e.Message = KindNotPlugin, "the system cannot run this file: it is no program, or one for another machine; build it for this one (GOOS, GOARCH)"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		e.Kind, e.Message = KindNotExecutable, "permission denied; give it the execute bit (chmod +x), and look whether the file system is mounted noexec"
+		e.Kind, e.Message = KindNotExecutable, "permission denied; give it, or the interpreter that a script names in its first line, the execute bit (chmod +x), and look whether the file system is mounted noexec"
 	case errors.Is(err, syscall.ENOENT):
 		e.Kind, e.Message = KindNotFound, "the file, or the interpreter or dynamic loader that it names, does not exist; put it there, or build the plugin with CGO_ENABLED=0"
 	case errors.Is(err, syscall.ETXTBSY):
