@@ -106,6 +106,9 @@ type simWorld struct {
 	seed  uint64
 	r     *rand.Rand // of who makes the story, before it begins
 	quiet bool       // nothing fails: each call comes to its natural end
+	// orderly: there are drains, swaps and cordons, with time enough for what is under
+	// way, and no other fault. Then no call that was begun is lost, nor any answer.
+	orderly bool
 
 	all      sync.WaitGroup // what runs until the end
 	stopped  chan struct{}
@@ -143,6 +146,7 @@ type simOp struct {
 	cancelAt   time.Duration
 	start      time.Duration
 	background bool
+	greedy     bool // its caller, and the element that relays it, ask to be more than they are
 
 	// Guarded by simWorld.mu.
 	arrivals []simArrival
@@ -174,7 +178,8 @@ func newSimWorld(t *testing.T, seed uint64) *simWorld {
 		instances: map[string]*simInstance{}, ops: map[string]*simOp{}, doors: map[string]*link.Conn{}, counts: map[string]int{},
 	}
 	w.quiet = w.r.IntN(4) == 0
-	if !w.quiet {
+	w.orderly = !w.quiet && w.r.IntN(4) == 0
+	if !w.quiet && !w.orderly {
 		w.failures.Store(int32(w.r.IntN(8)))
 	}
 	n := 2 + w.r.IntN(2)
@@ -877,8 +882,8 @@ func (p *simProcess) began(op *simOp, c *link.ServerCall) {
 
 // String says what an op is about, once it is over.
 func (op *simOp) String() string {
-	return fmt.Sprintf("%s {%s relayed %v, level %s, door i%d to i%d, up %d down %d of %d bytes, slow %s timeout %s cancel %s start %s background %v; ran %d acked %v attempt %d: %v}",
-		op.key, op.method, op.relayed, op.level, op.door, op.to, op.up, op.down, op.size, op.slow, op.timeout, op.cancelAt, op.start, op.background, op.ran, op.acked, op.attempt, op.err)
+	return fmt.Sprintf("%s {%s relayed %v, level %s, door i%d to i%d, up %d down %d of %d bytes, slow %s timeout %s cancel %s start %s background %v greedy %v; ran %d acked %v attempt %d: %v}",
+		op.key, op.method, op.relayed, op.level, op.door, op.to, op.up, op.down, op.size, op.slow, op.timeout, op.cancelAt, op.start, op.background, op.greedy, op.ran, op.acked, op.attempt, op.err)
 }
 
 func (op *simOp) payload(n, dir int) []byte {
@@ -996,8 +1001,15 @@ func (p *simProcess) relay(ctx context.Context, c *link.ServerCall, op *simOp) e
 	if err != nil {
 		return err
 	}
+	as := conduit.AsWhom{}
+	if op.greedy { // it has no right of its own choice: only what the call it is in has
+		as = conduit.AsWhom{Kind: conduit.AsVouched, Name: "root", Level: conduit.System}
+		if op.id%2 == 0 {
+			as = conduit.AsWhom{Kind: conduit.AsCaller, Name: "root", Level: conduit.System}
+		}
+	}
 	in := &conduit.Invocation{
-		Method: op.method, ContentType: conduit.ContentBytes, Request: m.Data, HasRequest: true, Last: op.up == 1, Streaming: op.up > 1 || op.down > 1,
+		As: as, Method: op.method, ContentType: conduit.ContentBytes, Request: m.Data, HasRequest: true, Last: op.up == 1, Streaming: op.up > 1 || op.down > 1,
 		Parent: c.ID(), TraceParent: simParent, TraceState: op.key,
 	}
 	x := p.conn.Invoke(ctx, link.NewRoute(address.MustParse("*://work/work/"+simService)), in)
@@ -1077,6 +1089,7 @@ func (w *simWorld) op(id int) *simOp {
 		op.cancelAt = time.Duration(r.IntN(120)) * time.Millisecond
 	}
 	op.background = r.IntN(8) == 0
+	op.greedy = r.IntN(6) == 0
 	return op
 }
 
@@ -1103,6 +1116,9 @@ func (w *simWorld) run() {
 		for range w.r.IntN(5) {
 			at, who, what, name := time.Duration(250+w.r.IntN(900))*time.Millisecond, w.r.IntN(names), w.r.IntN(7), []string{"work", "relay"}[w.r.IntN(2)]
 			pause := time.Duration(w.r.IntN(1500)) * time.Millisecond
+			if w.orderly {
+				what, pause = []int{2, 2, 5, 5, 5, 6}[w.r.IntN(6)], simEnough
+			}
 			faults.Go(func() {
 				time.Sleep(at)
 				w.happen(who, what, name, pause)
@@ -1148,14 +1164,17 @@ func (w *simWorld) happen(who, what int, name string, pause time.Duration) {
 		time.Sleep(pause)
 		w.boot(i.s, i.epoch+100)
 	case 5:
-		i.drain(pause/4, pause)
+		i.drain(min(pause/4, 400*time.Millisecond), pause)
 		w.boot(i.s, i.epoch+100)
 	case 6:
 		i.host.Cordon(true)
-		time.Sleep(pause)
+		time.Sleep(min(pause, 1500*time.Millisecond))
 		i.host.Cordon(false)
 	}
 }
+
+// simEnough is how long drains and swaps wait in an orderly world: no call takes so long.
+const simEnough = time.Minute
 
 // client returns a link to an instance's door.
 func (w *simWorld) client(n int, level conduit.Level) *link.Conn {
@@ -1212,8 +1231,12 @@ func (w *simWorld) call(op *simOp) {
 	if op.relayed {
 		name = "relay"
 	}
+	as := conduit.AsWhom{}
+	if op.greedy {
+		as = conduit.AsWhom{Kind: conduit.AsVouched, Name: "root", Level: conduit.System}
+	}
 	x := c.Invoke(ctx, link.NewRoute(address.MustParse(instance+"://"+name+"/"+name+"/"+simService)), &conduit.Invocation{
-		Method: op.method, ContentType: conduit.ContentBytes, Request: op.payload(0, 0), HasRequest: true, Last: op.up == 1,
+		As: as, Method: op.method, ContentType: conduit.ContentBytes, Request: op.payload(0, 0), HasRequest: true, Last: op.up == 1,
 		Streaming: op.up > 1 || op.down > 1, Background: op.background, TraceParent: simParent, TraceState: op.key,
 	})
 	if op.cancelAt > 0 {
@@ -1397,12 +1420,28 @@ func (w *simWorld) verdict() {
 		if w.quiet && !w.natural(op, e) {
 			w.bad("call %v failed though nothing went wrong: %v", op, e)
 		}
+		if (w.quiet || w.orderly) && !w.inOrder(op, e) {
+			w.bad("call %v was lost, though nothing but what is in order happened: %v", op, e)
+		}
 	}
+}
+
+// inOrder reports whether an error is how a call may end where nothing is lost: as it was
+// asked to, by an answer, or refused before it began.
+func (w *simWorld) inOrder(op *simOp, e *conduit.Error) bool {
+	if op.timeout > 0 || op.cancelAt > 0 || op.background { // a drain ends those in the background at once
+		return true
+	}
+	switch e.Reason {
+	case conduit.ReasonPeerLost, conduit.ReasonPluginLost, conduit.ReasonReloaded, conduit.ReasonAborted, conduit.ReasonCanceled:
+		return e.Outcome == conduit.NotSent || e.Outcome == conduit.Refused
+	}
+	return e.Outcome != conduit.OutcomeUnknown
 }
 
 // natural reports whether an error is how a call may end where nothing fails.
 func (w *simWorld) natural(op *simOp, e *conduit.Error) bool {
-	if op.timeout > 0 || op.cancelAt > 0 || op.to >= 0 || op.method == "Fail" || op.method == "Super" || op.method == "Inner" {
+	if op.timeout > 0 || op.cancelAt > 0 || op.to >= 0 || op.greedy || op.method == "Fail" || op.method == "Super" || op.method == "Inner" {
 		return true // it was asked to, or where there is none
 	}
 	switch e.Reason {

@@ -120,8 +120,8 @@ func TestTenThousandUnread(t *testing.T) {
 		if windows > total/2 || windows+held > total {
 			t.Errorf("%d bytes are promised and %d held, of %d", windows, held, total)
 		}
-		if windows < total/4 {
-			t.Errorf("%d bytes are promised: these are not many streams", windows)
+		if windows <= total/2-minWindow {
+			t.Errorf("%d bytes are promised, and streams were refused though there was room", windows)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -134,7 +134,9 @@ func TestTenThousandUnread(t *testing.T) {
 			}
 			x.Cancel(nil)
 		}
-		if served := len(unread) - refused; served < 2000 {
+		// One link's share suffices for about 2,000 (shareOf), and half of the memory for
+		// the shares of two links.
+		if served := len(unread) - refused; served < 4000 {
 			t.Errorf("of %d streams %d were served", len(unread), served)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -243,8 +244,9 @@ func (s *ServerCall) guard(ctx context.Context, fn ServeFunc) (err error) {
 func (s *ServerCall) failure(err, cause error) *conduit.Error {
 	e := *conduit.AsError(err, conduit.Executed)
 	var c *conduit.Error
-	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		// The work was cut short from outside: how far it came, nobody knows.
+	if cause != nil && errors.As(cause, &c) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF)) {
+		// The work was cut short from outside: how far it came, nobody knows. EOF is what
+		// Send says of a call that ended while it waited.
 		e.Code, e.Reason, e.Message, e.Retryable = c.Code, c.Reason, c.Message, c.Retryable
 		e.Outcome = conduit.OutcomeUnknown
 	} else if e.Outcome != conduit.Refused || s.sent.Load() {

@@ -87,6 +87,7 @@ type sim struct {
 	quiet         bool    // no faults: every call must come to its natural end
 	sound         bool    // no wire fails: each link is alive at the end
 	simple        [3]bool // the links that have the simple profile
+	drained       bool    // an end said GoAway
 	hops          []*simHop
 
 	mu    sync.Mutex
@@ -267,7 +268,7 @@ func (s *sim) run() {
 				end = s.other
 			}
 		}
-		s.quiet = false
+		s.quiet, s.drained = false, true
 		wg.Go(func() {
 			time.Sleep(at)
 			end.GoAway(conduit.ReasonDraining, time.Second)
@@ -287,7 +288,7 @@ func (s *sim) run() {
 	for i, h := range s.hops {
 		h.check(s, i)
 	}
-	if s.quiet {
+	if s.sound {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
 		for _, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}, {s.back2, s.other}} {
@@ -400,8 +401,7 @@ func (s *sim) verdict() {
 		if e.Reason == conduit.ReasonProtocol {
 			s.fail(op, "broke the protocol: %v", e)
 		}
-		if s.quiet && op.timeout == 0 && op.cancelAt == 0 && op.leave == 0 && op.kind != "fail" && op.kind != "refuse" &&
-			e.Reason != conduit.ReasonOverloaded && e.Reason != conduit.ReasonPayloadTooLarge {
+		if s.sound && !s.natural(op, e) {
 			s.fail(op, "failed though nothing went wrong: %v", e)
 		}
 	}
@@ -410,6 +410,21 @@ func (s *sim) verdict() {
 			s.t.Errorf("seed %d: the owner of %d was told %d times of its end", s.seed, tag, s.ends[tag])
 		}
 	}
+}
+
+// natural reports whether an error is how a call may end where no wire fails. An end that
+// drains turns new calls away and ends those in the background; no other is lost to it.
+func (s *sim) natural(op *simOp, e *conduit.Error) bool {
+	if op.timeout > 0 || op.cancelAt > 0 || op.leave > 0 || op.kind == "fail" || op.kind == "refuse" {
+		return true
+	}
+	switch e.Reason {
+	case conduit.ReasonOverloaded, conduit.ReasonPayloadTooLarge:
+		return true
+	case conduit.ReasonDraining:
+		return s.drained && (op.background || e.Outcome == conduit.NotSent || e.Outcome == conduit.Refused)
+	}
+	return false
 }
 
 func (s *sim) op(id int) *simOp {
