@@ -36,9 +36,9 @@ part_store() {
 	full ./plugins/txpersist/store '^TestFull'
 }
 
-# The element and its host are killed, in turns, while callers commit.
+# The element and its host are killed, in turns, while callers commit; contents of 320 MiB go up and down.
 part_store_host() {
-	full ./integration '^TestFullStoreIsKilled$'
+	full ./integration '^TestFullStoreIsKilled$|^TestFullLargeContents$'
 }
 
 # nginx, HAProxy and Caddy before two workers, as docs/proxies.md configures them.

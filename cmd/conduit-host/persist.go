@@ -272,7 +272,7 @@ func (a *app) persistPut() *cobra.Command {
 		Use:   "put PATH @FILE | -",
 		Short: "Gives a resource the contents of a file or of standard input, and makes it if there is none",
 		Long: "Gives the resource at a path the contents of a file or of standard input; if there is none, it makes one.\n" +
-			"It is one transaction: as much as 64 MiB, and when it fails nothing has changed.",
+			"It is one transaction, of any size up to the element's attribute max_contents (1 GiB): when it fails nothing has changed.",
 		Example: "  conduit-host persist put /scores/ada @score.txt\n  conduit-host persist put /scores/ada -",
 		Args:    takes(2, 2, "PATH @FILE|-"),
 	}

@@ -541,3 +541,58 @@ func TestLimits(t *testing.T) {
 	}
 	exceeded(send(operation{Op: api.OpLookup, Path: p("/c")}), "max_operations", "3")
 }
+
+// Contents that no transaction could hold in memory go up and down in one call, and in an
+// interactive transaction piece by piece; more than max_contents is refused by its name.
+func TestContentsAboveATransaction(t *testing.T) {
+	f := start(t, plugintest.Attributes(map[string]string{"max_transaction": "1MiB", "max_contents": "6MiB"}))
+	s := f.Service(serviceName)
+	piece := bytes.Repeat([]byte("0123456789abcdef"), 1<<15) // 512 KiB
+	upload := func(path string, pieces int) (*persistpb.WriteReply, error) {
+		return conduit.Upload[*persistpb.WriteReply](f.ctx, s, "Write", func(yield func(*persistpb.Operation) bool) {
+			for i := range pieces {
+				o := &persistpb.Operation{Data: piece}
+				if i == 0 {
+					o.Path = &path
+				}
+				if !yield(o) {
+					return
+				}
+			}
+		})
+	}
+	wantPieces := func(path string, n int) {
+		t.Helper()
+		var got []byte
+		for m, err := range conduit.Stream[*persistpb.Piece](f.ctx, s, "Read", &persistpb.Operation{Path: &path}) {
+			if err != nil || m.GetSize() != int64(n*len(piece)) {
+				t.Fatalf("%s: of %d bytes, %v", path, m.GetSize(), err)
+			}
+			got = append(got, m.GetData()...)
+		}
+		if !bytes.Equal(got, bytes.Repeat(piece, n)) {
+			t.Errorf("%s: %d bytes come back, and not those that were written", path, len(got))
+		}
+	}
+	if out, err := upload("/up", 12); err != nil || out.GetSize() != 6<<20 {
+		t.Fatalf("written: %+v, %v", out, err)
+	}
+	wantPieces("/up", 12)
+	for _, path := range []string{"/up", "/other"} {
+		_, err := upload(path, 13)
+		if e := wantReason(t, err, conduit.ResourceExhausted, "limit"); e.Details["limit"] != "max_contents" || e.Details["max"] != "6291456" {
+			t.Errorf("%s: the error names %v", path, e.Details)
+		}
+	}
+	wantPieces("/up", 12)
+	_, err := call[result](f, "Lookup", operation{Path: p("/other")})
+	wantReason(t, err, conduit.NotFound, "resource_not_found")
+
+	d := f.transaction("/i")
+	id := f.step(d, operation{Op: api.OpSave, Path: p("/i")}).ID
+	for range 10 {
+		f.step(d, operation{Op: api.OpAppend, ID: id, Data: piece})
+	}
+	f.step(d, operation{Op: api.OpCommit})
+	wantPieces("/i", 10)
+}

@@ -46,7 +46,7 @@ func (v *values) settings() []setting {
 		{name: "max_open_per_caller", def: "1024", about: "how many of these may be one user's", count: &v.maxOpenEach, option: "MaxOpenEach"},
 		{name: "max_path", def: "1024", about: "bytes of a path", count: &v.maxPath, option: "MaxPath"},
 		{name: "max_contents", def: "1GiB", about: "bytes of a resource's contents", size: &v.maxContents, option: "MaxContents"},
-		{name: "max_transaction", def: "64MiB", about: "bytes that a transaction may write; it keeps them in memory until it commits", size: &v.maxWrites, option: "MaxWrites"},
+		{name: "max_transaction", def: "64MiB", about: "bytes that a transaction keeps in memory until it commits; of new contents that come in pieces, as Write's do, it keeps 4 MiB, however large they are", size: &v.maxWrites, option: "MaxWrites"},
 		{name: "max_operations", def: "10000", about: "operations of a transaction", count: &v.operations},
 		{name: "max_page", def: strconv.Itoa(api.MaxPage), about: "entries of a page, and resources that one RemoveMatching removes", count: &v.page},
 		{name: "max_answer", def: "7MiB", about: "bytes of contents and listings in one answer; with base64 around it must fit a message", size: &v.answer},

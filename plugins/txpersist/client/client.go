@@ -463,7 +463,7 @@ func (c *Client) Read(ctx context.Context, p address.Path, w io.Writer) (n int64
 }
 
 // Write is [Client.Put] of what r has, in one transaction and piece by piece: as much as
-// a transaction of the store may hold, 64 MiB. It is never tried again. When r fails
+// the element's attribute max_contents lets it, 1 GiB. It is never tried again. When r fails
 // nothing has happened, and the error is r's.
 func (c *Client) Write(ctx context.Context, p address.Path, r io.Reader) (id address.ResourceID, n int64, err error) {
 	first := api.Operation{Path: &p}

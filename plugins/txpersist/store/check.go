@@ -35,8 +35,8 @@ func (s *Store) Check(ctx context.Context) error {
 	}
 	defer t.Close()
 	c := &checker{s: s, t: t}
-	for _, pass := range []func(*bolt.Tx, []byte, []byte) error{c.resource, c.path, c.reverse, c.alias, c.chunk, c.task, c.due, c.key, c.age} {
-		if err := c.run(ctx, slices.Concat(dataBuckets(), onceBuckets())[c.bucket], pass); err != nil {
+	for _, pass := range []func(*bolt.Tx, []byte, []byte) error{c.resource, c.path, c.reverse, c.alias, c.chunk, c.task, c.due, c.key, c.age, c.staged} {
+		if err := c.run(ctx, allBuckets(formatVersion)[c.bucket], pass); err != nil {
 			return errors.Join(append(c.faults, err)...)
 		}
 		c.bucket++
@@ -165,9 +165,15 @@ func (c *checker) alias(tx *bolt.Tx, k, v []byte) error {
 	return err
 }
 
-func (c *checker) chunk(_ *bolt.Tx, k, v []byte) error {
+func (c *checker) chunk(tx *bolt.Tx, k, v []byte) error {
 	if len(k) != 12 {
 		return corrupt("a chunk has the key %x", k)
+	}
+	if tx.Bucket([]byte(bucketStaged)).Get(k[:8]) != nil { // of a transaction that is open, or was
+		if len(v) != chunkSize {
+			return corrupt("chunk %x, which is staged, has %d bytes, not %d", k, len(v), chunkSize)
+		}
+		return nil
 	}
 	r, ok := c.owner[binary.BigEndian.Uint64(k)]
 	i := binary.BigEndian.Uint32(k[8:])
@@ -224,6 +230,16 @@ func (c *checker) age(tx *bolt.Tx, k, _ []byte) error {
 		err = corrupt("the age of key %x is another one", k[8:])
 	}
 	return err
+}
+
+func (c *checker) staged(_ *bolt.Tx, k, _ []byte) error {
+	if len(k) != 8 {
+		return corrupt("the staged contents %x make no sense", k)
+	}
+	if _, ok := c.owner[binary.BigEndian.Uint64(k)]; ok {
+		return corrupt("the staged contents %x are those of a resource", k)
+	}
+	return nil
 }
 
 // Backup writes the file as it is at one moment to w, while writing goes on, and

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/elemental-conduit/conduit/address"
 )
 
 // childJob makes the test binary do one of these jobs with the file of its argument.
@@ -182,10 +184,10 @@ const crashWriters = 8
 
 // childLoads writes until it is killed, and prints what was acknowledged, a line each:
 // the writer and its round. In a round a writer moves its resource from one path to
-// another, gives it and a second one the round as contents, one of them a large one,
-// and sets a task to it.
+// another, gives it and a second one the round as contents, one of them a large one that
+// goes into the file ahead of its commit, and sets a task to it.
 func childLoads(ctx context.Context, file string) error {
-	s, err := Open(ctx, Options{File: file, Node: testNode})
+	s, err := Open(ctx, Options{File: file, Node: testNode, stage: chunkSize})
 	if err != nil {
 		return err
 	}
@@ -255,6 +257,18 @@ func crashState(tx *ReadTx, w int) (round int, found []Listing, err error) {
 	return round, found, nil
 }
 
+// crashStream gives a resource contents that are in the file, for the most part, before
+// their commit.
+func crashStream(tx *WriteTx, id address.ResourceID, data []byte) error {
+	w, err := tx.Replace(id)
+	for piece := range slices.Chunk(data, chunkSize/2) {
+		if err == nil {
+			_, err = w.Write(piece)
+		}
+	}
+	return err
+}
+
 func crashRound(tx *WriteTx, w int) (round int, err error) {
 	round, found, err := crashState(tx.ReadTx, w)
 	if err != nil {
@@ -271,6 +285,6 @@ func crashRound(tx *WriteTx, w int) (round int, err error) {
 			tx.CreateTask(task, time.UnixMilli(int64(round))))
 	}
 	id := found[0].ID
-	return round, errors.Join(tx.Link(id, at), second(tx.Unlink(found[0].Path)), tx.Update(id, small), tx.Update(found[1].ID, large),
+	return round, errors.Join(tx.Link(id, at), second(tx.Unlink(found[0].Path)), tx.Update(id, small), crashStream(tx, found[1].ID, large),
 		tx.CreateTask(taskOf(id), time.UnixMilli(int64(round))))
 }

@@ -135,7 +135,7 @@ func (c *committer) try(batch []*pending) error {
 	}
 	var tx *bolt.Tx
 	var written []*edits
-	id, keys := 0, s.keys.count
+	id, keys, transactions := 0, s.keys.count, uint64(0)
 	err := s.guard(func() (err error) {
 		if tx, err = s.db.Begin(true); err != nil {
 			return err
@@ -150,6 +150,9 @@ func (c *committer) try(batch []*pending) error {
 				return err
 			}
 			written = append(written, p.edits)
+			if p.edits.part == nil && p.edits.sweep == nil {
+				transactions++
+			}
 		}
 		if len(written) == 0 {
 			return tx.Rollback()
@@ -159,7 +162,7 @@ func (c *committer) try(batch []*pending) error {
 	if err == nil {
 		if len(written) > 0 {
 			c.batches.Add(1)
-			c.committed.Add(uint64(len(written)))
+			c.committed.Add(transactions)
 			s.committed(uint64(id), written)
 			s.keys.count = keys
 		}
@@ -260,13 +263,13 @@ func (a applier) remove(bucket string, key []byte) error {
 // apply first takes away and then adds, since what one resource gives up another may
 // get.
 func (a applier) apply() error {
-	if a.e.wiped {
-		for _, name := range dataBuckets() {
-			if err := a.tx.DeleteBucket([]byte(name)); err != nil {
-				return err
-			}
-		}
-		if err := createBuckets(a.tx, dataBuckets()); err != nil {
+	switch {
+	case a.e.part != nil:
+		return a.writePart()
+	case a.e.sweep != nil:
+		return a.sweepStaged()
+	case a.e.wiped:
+		if err := a.wipe(); err != nil {
 			return err
 		}
 	}
@@ -282,6 +285,22 @@ func (a applier) apply() error {
 		}
 	}
 	return a.writeKey()
+}
+
+// wipe removes all resources, and what was staged for some.
+func (a applier) wipe() error {
+	// No number of contents is given twice, so that nothing is taken for what it is not.
+	last := a.tx.Bucket([]byte(bucketChunks)).Sequence()
+	names := append(dataBuckets(), bucketStaged)
+	for _, name := range names {
+		if err := a.tx.DeleteBucket([]byte(name)); err != nil {
+			return err
+		}
+	}
+	if err := createBuckets(a.tx, names); err != nil {
+		return err
+	}
+	return a.tx.Bucket([]byte(bucketChunks)).SetSequence(last)
 }
 
 func (a applier) takeAway(u uuid, r *resourceEdit) error {
@@ -366,6 +385,11 @@ func (a applier) writeContents(u uuid, r *resourceEdit) error {
 	}
 	switch {
 	case c.none:
+	case c.staged != 0:
+		rec.kind, rec.id = contentsChunked, c.staged
+		if err := a.adopt(c.staged); err != nil {
+			return err
+		}
 	case keeps:
 		rec.kind, rec.id = contentsChunked, c.below.id
 	case c.size <= inlineMax:
@@ -381,10 +405,8 @@ func (a applier) writeContents(u uuid, r *resourceEdit) error {
 		rec.kind, rec.id = contentsChunked, id
 	}
 	if rec.kind == contentsChunked {
-		for _, i := range slices.Sorted(maps.Keys(c.chunks)) {
-			if err := a.put(bucketChunks, chunkKey(rec.id, i), c.chunks[i]); err != nil {
-				return err
-			}
+		if err := a.putChunks(rec.id, c.chunks); err != nil {
+			return err
 		}
 	}
 	return a.put(bucketResources, u[:], rec.encode())

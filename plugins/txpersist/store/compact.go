@@ -59,6 +59,9 @@ func Compact(ctx context.Context, opts Options) (Compacted, error) {
 }
 
 func (s *Store) compact(ctx context.Context) (done Compacted, err error) {
+	if err := s.sweeper.wait(ctx); err != nil { // what is nobody's need not be copied
+		return done, err
+	}
 	if err := s.Check(ctx); err != nil {
 		return done, err
 	}

@@ -15,6 +15,7 @@ type contents struct {
 	size   int64
 	below  record // what shows through, if anything
 	chunks map[uint32][]byte
+	staged uint64 // what has, in the file, all whole chunks that are not in chunks; 0 = nothing is there
 }
 
 // held is how many bytes are in memory.
@@ -41,6 +42,9 @@ func (b base) chunkOf(r record, index uint32) ([]byte, error) {
 func (t *ReadTx) chunk(c *contents, index uint32) ([]byte, error) {
 	if data, ok := c.chunks[index]; ok {
 		return data, nil
+	}
+	if c.staged != 0 {
+		return base{t.snap}.chunk(c.staged, index)
 	}
 	return t.base().chunkOf(c.below, index)
 }
@@ -183,21 +187,51 @@ type Writer struct {
 	closed bool
 }
 
-// Write implements io.Writer. Errors: KindState after Close or the transaction's end,
-// or once the resource was removed or written anew; KindLimit, and then nothing was
-// written.
+// Write implements io.Writer. It may be called for contents that are larger than memory:
+// see Options.MaxWrites; then it waits for the disk now and again. Errors: KindState after
+// Close or the transaction's end, or once the resource was removed or written anew;
+// KindLimit, KindFull and whatever else Commit may say of the file. After each n bytes
+// were written, as if there had been no more.
 func (w *Writer) Write(p []byte) (n int, err error) {
-	err = w.t.do(func() error {
-		r := w.t.edits.resources[w.id.UUID()]
-		if w.closed || r == nil || r.contents != w.c {
-			return fail(KindState, w.id.String(), "the writer is closed, or the contents are other ones by now")
+	for first := true; first || n < len(p); first = false {
+		var m int
+		err = w.t.do(func() (err error) {
+			m, err = w.write(p[n:])
+			return err
+		})
+		if err != nil {
+			return n, err
 		}
-		return w.t.writeAt(w.c, w.id, p, w.c.size)
-	})
-	if err != nil {
+		n += m
+	}
+	return n, nil
+}
+
+// write writes as much as memory should have at once.
+func (w *Writer) write(p []byte) (int, error) {
+	t := w.t.ReadTx
+	r := t.edits.resources[w.id.UUID()]
+	if w.closed || r == nil || r.contents != w.c {
+		return 0, fail(KindState, w.id.String(), "the writer is closed, or the contents are other ones by now")
+	}
+	if err := t.fitsContents(w.id, w.c.size+int64(len(p))); err != nil { // before any of it is written
 		return 0, err
 	}
-	return len(p), nil
+	if err := t.stage(w.c); err != nil {
+		return 0, err
+	}
+	if t.stageable(w.c) {
+		p = p[:min(int64(len(p)), t.s.opts.stageAt())]
+	}
+	return len(p), t.writeAt(w.c, w.id, p, w.c.size)
+}
+
+// fitsContents refuses contents that are too large.
+func (t *ReadTx) fitsContents(id address.ResourceID, size int64) error {
+	if limit := t.s.opts.MaxContents; size > limit {
+		return tooMuch("MaxContents", limit, id.String(), "contents of %d bytes are larger than %d", size, limit)
+	}
+	return nil
 }
 
 // Close ends writing. It never fails, and the transaction does not need it.
@@ -211,11 +245,11 @@ func (w *Writer) Close() error {
 // writeAt writes into contents, at most behind their end.
 func (t *ReadTx) writeAt(c *contents, id address.ResourceID, p []byte, at int64) error {
 	end := at + int64(len(p))
-	switch {
-	case at < 0 || at > c.size:
+	if at < 0 || at > c.size {
 		return fail(KindArgument, id.String(), "cannot write at %d: the contents have %d bytes, and no holes", at, c.size)
-	case end > t.s.opts.MaxContents:
-		return tooMuch("MaxContents", t.s.opts.MaxContents, id.String(), "contents of %d bytes are larger than %d", end, t.s.opts.MaxContents)
+	}
+	if err := t.fitsContents(id, end); err != nil {
+		return err
 	}
 	// Get hold of the chunks, and count them, before any of them is changed.
 	var cost int64

@@ -76,6 +76,7 @@ func TestCrash(t *testing.T) {
 				acknowledged[w] = got
 			}
 		})
+		s.swept()
 		s.verify()
 		wantFiles(t, filepath.Dir(file), "store")
 		if t.Failed() {

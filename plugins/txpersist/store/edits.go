@@ -12,6 +12,10 @@ type edits struct {
 	wiped     bool // all that was committed goes first
 	bytes     int64
 	once      *keyEdit // what is remembered of it; nil = nothing
+	staged    []uint64 // contents that are in the file already
+
+	part  *stagedPart // of a transaction that goes on; nothing else is in these edits then
+	sweep *sweepEdit  // what a rollback has left; likewise
 }
 
 func newEdits() *edits {

@@ -171,7 +171,7 @@ func TestUnknownFormat(t *testing.T) {
 		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, formatVersion+1))
 	}))
 	must(t, s.Close())
-	wantRefused(t, s.File(), KindFormat, "00000003")
+	wantRefused(t, s.File(), KindFormat, fmt.Sprintf("%08x", formatVersion+1))
 
 	text := filepath.Join(dir, "text")
 	must(t, os.WriteFile(text, bytes.Repeat([]byte("no store\n"), 5000), 0o600))

@@ -22,6 +22,7 @@ import (
 //	due        due (8B) uuid task -> nothing
 //	keys       owner and key, hashed (32B) -> time (8B) request (32B) answer
 //	ages       time (8B) owner and key, hashed (32B) -> nothing
+//	staged     contents (8B) -> nothing, of chunks that are in no record
 //
 // Numbers are big-endian. A path is its components, each followed by 0x00, which
 // no component can hold: so the order of bytes is that of components, and what lies
@@ -41,9 +42,10 @@ const (
 	bucketDue       = "due"
 	bucketKeys      = "keys"
 	bucketAges      = "ages"
+	bucketStaged    = "staged"
 
-	// 1 has neither keys nor ages.
-	formatVersion = 2
+	// 1 has neither keys nor ages, and 2 nothing that is staged.
+	formatVersion = 3
 )
 
 // onceBuckets remember what was done once; they are no resources.
@@ -52,6 +54,18 @@ func onceBuckets() []string { return []string{bucketKeys, bucketAges} }
 // dataBuckets are those of resources.
 func dataBuckets() []string {
 	return []string{bucketResources, bucketPaths, bucketReverse, bucketAliases, bucketChunks, bucketTasks, bucketDue}
+}
+
+// allBuckets are those that a file of a format has, beside meta.
+func allBuckets(format uint32) []string {
+	names := dataBuckets()
+	if format > 1 {
+		names = append(names, onceBuckets()...)
+	}
+	if format > 2 {
+		names = append(names, bucketStaged)
+	}
+	return names
 }
 
 // uuid is the part of an id that is below the node.

@@ -164,6 +164,7 @@ func TestModel(t *testing.T) {
 			"remove":      h.with(h.remove),
 			"matching":    h.with(h.removeMatching),
 			"update":      h.with(h.update),
+			"stream":      h.with(h.stream),
 			"write at":    h.with(h.writeAt),
 			"create task": h.with(h.createTask),
 			"delete task": h.with(h.deleteTask),
@@ -216,7 +217,7 @@ func (h *history) want(err error, kind Kind) bool {
 }
 
 func (h *history) open() {
-	s, err := Open(h.ctx, Options{File: h.file, Node: testNode, noSync: true})
+	s, err := Open(h.ctx, Options{File: h.file, Node: testNode, noSync: true, stage: chunkSize})
 	h.must(err)
 	h.s = s
 }
@@ -455,12 +456,46 @@ func (h *history) update() {
 	}
 }
 
+// stream writes contents piece by piece, so that some of them are in the file before their
+// commit: those of a new resource or, if there is one, in the place of others.
+func (h *history) stream() {
+	x, id, p := h.writer(), h.id(), h.path()
+	var w *Writer
+	var err error
+	create := x.sees.res[id] == nil
+	if create {
+		w, err = x.tx.Create(address.MustParsePath(p), h.ids[id])
+		create = h.want(err, x.creating(id, p))
+	} else {
+		w, err = x.tx.Replace(h.ids[id])
+		if !h.want(err, x.existing(id)) {
+			return
+		}
+	}
+	if err != nil {
+		return
+	}
+	var data []byte
+	for range rapid.IntRange(1, 4).Draw(h.T, "pieces") {
+		piece := h.data()
+		_, err := w.Write(piece)
+		h.must(err)
+		data = append(data, piece...)
+	}
+	x.do(func(m *model) {
+		if create {
+			m.create(id, p, nil)
+		}
+		m.res[id].contents = append([]byte{}, data...)
+	})
+}
+
 func (h *history) writeAt() {
 	x, id, data := h.writer(), h.id(), h.data()
 	kind := x.existing(id)
 	at := 0
 	if kind == "" {
-		if n := len(x.sees.res[id].contents); n > 4*chunkSize {
+		if n := len(x.sees.res[id].contents); n > 8*chunkSize {
 			h.Skip("large enough")
 		} else {
 			at = rapid.IntRange(0, n+1).Draw(h.T, "at")

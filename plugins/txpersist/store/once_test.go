@@ -179,12 +179,12 @@ func TestKeysAreBounded(t *testing.T) {
 	})
 }
 
-// The first format has no keys; such a file is brought to the present one.
+// The first format has neither keys nor what is staged; such a file is brought to the present one.
 func TestUpgrade(t *testing.T) {
 	s := newStore(t)
 	ids := s.add("/a")
 	must(t, s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range onceBuckets() {
+		for _, name := range append(onceBuckets(), bucketStaged) {
 			must(t, tx.DeleteBucket([]byte(name)))
 		}
 		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, 1))

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +30,7 @@ type Store struct {
 	feed    feed
 	tasks   deliverer
 	keys    keyCount
+	sweeper sweeper
 
 	expired, refused atomic.Uint64
 
@@ -60,6 +60,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	}
 	s := &Store{opts: opts, node: opts.Node, context: opts.Node.String(), open: map[*ReadTx]struct{}{}, owners: map[string]int{}, idle: make(chan struct{})}
 	s.commits.s, s.tasks.s = s, s
+	s.sweeper.open(s)
 	s.tasks.claims, s.tasks.watches = map[uuid]map[uuid]*delivery{}, map[*taskWatch]struct{}{}
 	if err := create(ctx, opts); err != nil {
 		return nil, storageError(opts.File, err)
@@ -81,6 +82,11 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		}
 	}
 	s.feed.open(uint64(s.newest()), opts.History)
+	if err := s.guard(s.sweepAll); err != nil {
+		s.sweeper.close()
+		_ = db.Close()
+		return nil, storageError(opts.File, err)
+	}
 	return s, nil
 }
 
@@ -164,7 +170,7 @@ func initialise(ctx context.Context, opts Options, file string) (err error) {
 		if err := putMeta(meta, "node", opts.Node.Bytes()); err != nil {
 			return err
 		}
-		return createBuckets(tx, slices.Concat(dataBuckets(), onceBuckets()))
+		return createBuckets(tx, allBuckets(formatVersion))
 	})
 }
 
@@ -297,11 +303,7 @@ func (s *Store) checkHead() error {
 		if node != s.node {
 			return fail(KindForeign, "", "it is the store of node %s, not of %s; store.Adopt gives it to another node", node, s.node)
 		}
-		names := dataBuckets()
-		if s.format > 1 {
-			names = append(names, onceBuckets()...)
-		}
-		for _, name := range names {
+		for _, name := range allBuckets(s.format) {
 			if tx.Bucket([]byte(name)) == nil {
 				return corrupt("bucket %s is missing", name)
 			}
@@ -316,7 +318,7 @@ func (s *Store) upgrade() error {
 		return nil
 	}
 	err := s.db.Update(func(tx *bolt.Tx) error {
-		if err := createBuckets(tx, onceBuckets()); err != nil {
+		if err := createBuckets(tx, allBuckets(formatVersion)[len(allBuckets(s.format)):]); err != nil {
 			return err
 		}
 		return putMeta(tx.Bucket([]byte(bucketMeta)), "format", binary.BigEndian.AppendUint32(nil, formatVersion))
@@ -397,6 +399,7 @@ func (s *Store) Close() error {
 		t.end(fail(KindState, "", "the store is closed"))
 	}
 	<-s.idle
+	s.sweeper.close()
 	return storageError(s.opts.File, s.closeBolt())
 }
 

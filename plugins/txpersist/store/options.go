@@ -22,7 +22,8 @@ type Options struct {
 	// growing. 0 = 64 GiB.
 	MaxSize int64
 	// MaxAge ends a transaction that is open for longer, by rollback: a reader keeps
-	// the pages of its snapshot from being used again, a writer its locks. 0 = 5 min.
+	// the pages of its snapshot from being used again, a writer its locks. 0 = 5 min. A
+	// writer whose contents go into the file has it anew with each part that does.
 	MaxAge time.Duration
 	// MaxOpen is how many transactions may be open or wait for their locks; 0 = 4096.
 	MaxOpen int
@@ -36,7 +37,9 @@ type Options struct {
 	MaxContents int64
 	// MaxWrites is how many bytes one transaction may keep in memory until it
 	// commits: contents, and some 200 bytes for each path, resource and task that
-	// changes; 0 = 64 MiB.
+	// changes; 0 = 64 MiB. Of new contents that are written with a Writer it keeps 4 MiB,
+	// or a quarter of MaxWrites if that is less: what is more goes into the file at once, and out
+	// of it again if there is no commit.
 	MaxWrites int64
 	// CheckLimit is the size in bytes up to which Open reads every page of the file.
 	// Of a larger one it checks the head, the free list and the length; what it did
@@ -57,7 +60,8 @@ type Options struct {
 	// Logger gets what an operator should see; nil = nothing.
 	Logger *slog.Logger
 
-	noSync bool // tests that commit thousands of times and do not lose power
+	stage  int64 // what stageAt gives, for tests; 0 = from MaxWrites
+	noSync bool  // tests that commit thousands of times and do not lose power
 }
 
 const (

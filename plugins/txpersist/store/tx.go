@@ -372,8 +372,13 @@ func (t *ReadTx) end(why *Error) bool {
 		return false
 	}
 	t.ended = why
+	var staged []uint64
+	if t.edits != nil {
+		staged = t.edits.staged
+	}
 	t.edits = nil
 	t.mu.Unlock()
+	t.s.sweeper.add(staged)
 	t.finish()
 	return true
 }

@@ -35,8 +35,8 @@ func (t *WriteTx) Create(p address.Path, id address.ResourceID) (w *Writer, err 
 func (t *WriteTx) Save(p address.Path, id address.ResourceID, data []byte) error {
 	return t.do(func() error {
 		// First what may fail, so that a failure leaves nothing.
-		if size := int64(len(data)); size > t.s.opts.MaxContents {
-			return tooMuch("MaxContents", t.s.opts.MaxContents, id.String(), "contents of %d bytes are larger than %d", size, t.s.opts.MaxContents)
+		if err := t.fitsContents(id, int64(len(data))); err != nil {
+			return err
 		}
 		if err := t.spend(int64(len(data))); err != nil {
 			return err
@@ -356,10 +356,14 @@ func (t *WriteTx) Commit(ctx context.Context) error {
 	t.mu.Unlock()
 	defer t.finish()
 	if e.empty() {
+		t.s.sweeper.add(e.staged)
 		return nil
 	}
 	err := t.s.commits.commit(ctx, e)
-	if err != nil {
+	if err == nil {
+		t.s.sweeper.add(e.leftover())
+	} else {
+		t.s.sweeper.add(e.staged) // which does nothing once nobody can say what the file has
 		t.mu.Lock()
 		t.ended = fail(KindState, t.label, "the transaction is rolled back: its commit failed")
 		t.mu.Unlock()
@@ -388,8 +392,9 @@ func (t *ExclusiveTx) RemoveAll(node address.NodeID) error {
 		if err := t.s.checkID(node, node.String()); err != nil {
 			return err
 		}
+		staged := t.edits.staged
 		*t.edits = *newEdits()
-		t.edits.wiped = true
+		t.edits.wiped, t.edits.staged = true, staged
 		return nil
 	})
 }
