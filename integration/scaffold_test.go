@@ -92,7 +92,12 @@ func develop(ctx context.Context, t *testing.T, dir string) {
 		}
 	}
 	until("dev: serving my-greeter")
-	_, peer, _ = strings.Cut(until("dev: call it: "), "--peer ")
+	says := until("dev: call it: conduit-host ")
+	_, peer, _ = strings.Cut(says, "--peer ")
+	_, call, _ := strings.Cut(says, "conduit-host ")
+	if out, err := exec.CommandContext(ctx, "sh", "-c", built.host+" "+call).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != `{"text":"Hello, text!"}` {
+		t.Errorf("the command that it shows answers %s, %v: %s", out, err, says)
+	}
 	greets("Hello, Ada!")
 	save("Hello", "Good morning")
 	until("dev: serving my-greeter")

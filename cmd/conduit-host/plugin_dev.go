@@ -288,7 +288,11 @@ func (d *developer) explain(e host.ElementStatus) {
 	for _, s := range e.Description.GetServices() {
 		if m := firstRemote(s); m != "" {
 			d.told = true
-			d.say("call it: conduit-host call '*://%s/%s/%s' %s '{}' --peer %s", d.name, e.Name, s.GetName(), m, d.peer)
+			request := sampleRequest(e.Description, s.GetName(), m)
+			if request != "" {
+				request = "'" + request + "' "
+			}
+			d.say("call it: conduit-host call '*://%s/%s/%s' %s %s--peer %s", d.name, e.Name, s.GetName(), m, request, d.peer)
 			d.say("see it:  conduit-host describe '*://%s/%s/%s' --peer %s", d.name, e.Name, s.GetName(), d.peer)
 			return
 		}
