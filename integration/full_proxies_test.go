@@ -386,7 +386,7 @@ func (x *proxied) gateway(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != "0\n" {
-		t.Errorf("%q, %v", line, err)
+		t.Errorf("%q, %v; the answer: %s %v", line, err, resp.Status, resp.Header)
 	}
 	cancel()
 	x.front.until("the call to end", func() bool { return x.front.callsUnderWay() == 0 })

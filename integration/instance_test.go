@@ -32,6 +32,7 @@ type instance struct {
 	flags       []string // that it is started with once more
 	// Where its network is another than the test's: what starts it there, and what asks it.
 	inside func(func() error) error
+	stdin  *os.File // the standard input of the host; nil = /dev/null
 	web    *http.Client
 	// Where it listens; empty where its mode does not.
 	url, gateway, ops string
@@ -102,6 +103,9 @@ func (i *instance) launch(flags ...string) {
 	i.cmd = exec.Command(built.host, args...) //nolint:gosec // the binary under test
 	i.cmd.Dir = i.dir
 	i.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if i.stdin != nil {
+		i.cmd.Stdin = i.stdin
+	}
 	out, err := i.cmd.StderrPipe()
 	if err != nil {
 		i.t.Fatal(err)

@@ -139,6 +139,24 @@ func TestKilledHostLeavesNoPlugin(t *testing.T) {
 	i.call(echoAddr, "Upper", `"again"`).want(t, 0, `"AGAIN"`+"\n")
 }
 
+// TestKilledHostLeavesNothingThatStarts: a plugin that has not come to its handshake has
+// no link yet by whose end it would know of its host's.
+func TestKilledHostLeavesNothingThatStarts(t *testing.T) {
+	t.Parallel()
+	i := start(t, []string{built.echo})
+	fifo := filepath.Join(i.dir, "never")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\nread line <'" + fifo + "'\n"
+	if err := os.WriteFile(filepath.Join(i.deployments, "slow"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	i.until("the second plugin to start", func() bool { return len(i.plugins()) == 2 })
+	i.kill()
+	i.noneLeft()
+}
+
 // TestCrashEndsCallsOnce kills the plugin while many calls are under way: each
 // gets exactly one error that says what is known, and the element comes back.
 func TestCrashEndsCallsOnce(t *testing.T) {
@@ -259,6 +277,35 @@ func TestPluginSeesNoSecrets(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "CANARY-1")
 	t.Setenv("CONDUIT_CFG_SESSION", "CANARY-2")
 	i := start(t, []string{built.echo})
+	// What launched it may have a terminal or a pipe for it, and files open.
+	in, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()   //nolint:errcheck // a pipe
+	defer feed.Close() //nolint:errcheck // a pipe
+	i.kill()
+	i.stdin = in
+	i.launch()
+	i.waitReady()
+	ours, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/0", i.cmd.Process.Pid))
+	if err != nil || !strings.HasPrefix(ours, "pipe:") {
+		t.Fatalf("the host's own standard input is %s, %v", ours, err)
+	}
+	for _, pid := range i.plugins() {
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		if err != nil || len(fds) < 3 {
+			t.Fatal(fds, err)
+		}
+		for _, fd := range fds {
+			switch to, err := os.Readlink(fd); {
+			case err == nil && to == ours:
+				t.Errorf("%s is the host's standard input", fd)
+			case filepath.Base(fd) == "0" && to != os.DevNull:
+				t.Errorf("the plugin's standard input is %s, %v", to, err)
+			}
+		}
+	}
 	r := i.call(echoAddr, "Env")
 	if r.code != 0 || !json.Valid([]byte(r.out)) {
 		t.Fatalf("%+v", r)

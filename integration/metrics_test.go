@@ -64,8 +64,8 @@ func TestMetricsOfACluster(t *testing.T) {
 		return n == 3
 	})
 
-	if n, _ := c.front.scrape("conduit_link_dials_total", `result="ok"`); n < 1 {
-		t.Errorf("front has a link to w0 and has counted %v dials", n)
+	if n, _ := c.front.scrape("conduit_link_dials_total", `peer="w0"`, `result="ok"`); n < 1 {
+		t.Errorf("front has a link to w0 and has counted %v dials to it", n)
 	}
 	if n, _ := c.front.scrape("conduit_link_open", `peer="w0"`); n != 1 {
 		t.Errorf("front has %v links to w0", n)

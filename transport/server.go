@@ -112,6 +112,9 @@ type Server struct {
 	links     map[*link.Conn]opened
 	anonymous int           // links and upgrades
 	changed   chan struct{} // closed and made anew when a link or an upgrade ends
+
+	toldRefused time.Time // when the log was last told of a refused link
+	refused     uint64    // those since then
 }
 
 type serverState uint8
@@ -178,8 +181,28 @@ func (s *Server) HTTPServer(h http.Handler) *http.Server {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f := s.open(w, r); f != nil {
 		f.write(w)
-		s.log.DebugContext(r.Context(), "link refused", "remote", r.RemoteAddr, "status", f.status, "why", f.text)
+		s.tellRefused(r, f)
 	}
+}
+
+// refusedEvery is how often the log is told of refused links at level warn: the first says
+// what a proxy on the way, or a peer, does wrong, and strangers must not fill the log.
+const refusedEvery = 10 * time.Second
+
+// tellRefused logs a refused link; bad sessions are for the audit.
+func (s *Server) tellRefused(r *http.Request, f *refusal) {
+	level, more := slog.LevelDebug, uint64(0)
+	if f.status != http.StatusUnauthorized {
+		s.mu.Lock()
+		if now := time.Now(); now.Sub(s.toldRefused) >= refusedEvery {
+			level, more = slog.LevelWarn, s.refused
+			s.toldRefused, s.refused = now, 0
+		} else {
+			s.refused++
+		}
+		s.mu.Unlock()
+	}
+	s.log.Log(r.Context(), level, "link refused", "remote", r.RemoteAddr, "status", f.status, "why", f.text, "more_since_the_last", more)
 }
 
 // open makes the request a link, or returns why it is none. When the upgrade

@@ -9,12 +9,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/elemental-conduit/conduit"
@@ -23,6 +25,34 @@ import (
 
 // TestUpgradeRefused is WSP-01, each row, and what else can be wrong with an
 // upgrade.
+// TestRefusalsAreLogged: the first refused link is told at level warn, with what is wrong;
+// those that follow do not fill the log, and are counted.
+func TestRefusalsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &logBuffer{}
+		s := NewServer(ServerOptions{Log: slog.New(slog.NewTextHandler(logs, nil)), Authenticate: anyone})
+		defer s.Close()
+		ask := func(change func(r *http.Request)) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path, nil)
+			if change != nil {
+				change(r)
+			}
+			s.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		for range 5 {
+			ask(nil)
+		}
+		if got := logs.String(); strings.Count(got, "link refused") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "status=426") || !strings.Contains(got, "proxy") {
+			t.Errorf("the log has\n%s", got)
+		}
+		time.Sleep(refusedEvery) // of the bubble's clock
+		ask(func(r *http.Request) { r.URL.Path = "/elsewhere" })
+		if got := logs.String(); strings.Count(got, "link refused") != 2 || !strings.Contains(got, "status=404") || !strings.Contains(got, "more_since_the_last=4") {
+			t.Errorf("the log has\n%s", got)
+		}
+	})
+}
+
 func TestUpgradeRefused(t *testing.T) {
 	logs := &logBuffer{}
 	in := serve(t, "", ServerOptions{Log: logs.logger(), Origins: []string{"https://good.example"}, Link: link.Options{Hello: link.Hello{AuthStore: "store-1"}}})

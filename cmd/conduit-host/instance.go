@@ -49,6 +49,7 @@ type instance struct {
 	budget   *budget.Budget
 	metrics  *metrics.Metrics
 	linked   peerLinks
+	nameless nameless
 
 	host    hosting
 	fabric  *fabric

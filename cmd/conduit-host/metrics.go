@@ -111,6 +111,9 @@ func (p *peerLinks) all() map[*link.Conn]peerLink {
 
 // follow counts the link to a new peer until it ends, whoever holds it.
 func (i *instance) follow(e registry.Event) {
+	if e.Peer.Name != "" && i.nameless.take(e.Peer.Instance.String()) {
+		i.metrics.Dialled(e.Peer.Name, nil)
+	}
 	if e.Kind != registry.EventAdded || e.Peer.Link == nil {
 		return
 	}
@@ -139,11 +142,14 @@ func (i *instance) followLink(conn *link.Conn, l peerLink) {
 }
 
 // dialled counts an attempt to link to an instance, by the name that it is known
-// by: of who answered, or of who was at the URL last. Itself it does not count
-// under its name, as it is no peer of its own.
+// by: of who answered, or of who was at the URL last. Who answers for the first time
+// says its name only on the link, and is counted then. Itself it does not count under its
+// name, as it is no peer of its own.
 func (i *instance) dialled(url, instance string, err error) {
+	self := false
 	for _, p := range i.fabric.registry.Peers() {
 		if p.State == registry.StateSelf {
+			self = self || p.Instance.String() == instance
 			continue
 		}
 		if err == nil && p.Instance.String() == instance || err != nil && slices.Contains(p.URLs, url) {
@@ -151,7 +157,42 @@ func (i *instance) dialled(url, instance string, err error) {
 			return
 		}
 	}
-	i.metrics.Dialled("", err)
+	if err != nil || self || instance == i.id.String() || !i.nameless.keep(instance) {
+		i.metrics.Dialled("", err)
+	}
+}
+
+// nameless are the instances that a dial has reached and of which no name is known yet. Its
+// methods may be called concurrently.
+type nameless struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+// maxNameless bounds those that never say their names.
+const maxNameless = 256
+
+// keep notes one; ok is false if it is there already, or too many are.
+func (n *nameless) keep(instance string) (ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ids[instance] || len(n.ids) == maxNameless {
+		return false
+	}
+	if n.ids == nil {
+		n.ids = map[string]bool{}
+	}
+	n.ids[instance] = true
+	return true
+}
+
+// take reports whether it is one, and notes that it is no more.
+func (n *nameless) take(instance string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := n.ids[instance]
+	delete(n.ids, instance)
+	return was
 }
 
 func (i *instance) peerMetrics() []metrics.Peer {

@@ -84,7 +84,7 @@ func checkAttributes(v Value) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ',' || r == '\\' }) || len(name) > 256 {
-			return fmt.Sprintf("has an attribute %q; a name has at most 256 bytes, and no space, comma, '\\' or control character", name)
+			return fmt.Sprintf("has an attribute %s; a name has at most 256 bytes, and no space, comma, '\\' or control character", quoted(name))
 		}
 	}
 	return ""
@@ -98,7 +98,7 @@ func checkOrigins(v Value) string {
 	for _, origin := range list {
 		u, err := url.Parse(origin)
 		if err != nil || u.Host == "" || u.Scheme == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			return fmt.Sprintf("has %q, which is not an origin; write, for example, https://console.example", origin)
+			return fmt.Sprintf("has %s, which is not an origin; write, for example, https://console.example", quoted(origin))
 		}
 	}
 	return ""
@@ -161,7 +161,7 @@ func ParseNetworks(list []string) (networks []netip.Prefix, why string) {
 		if err != nil {
 			a, bad := netip.ParseAddr(s)
 			if bad != nil || a.Zone() != "" {
-				return nil, fmt.Sprintf("%q is no network: write one as 10.0.0.0/8 or 2001:db8::/32, or an address", s)
+				return nil, fmt.Sprintf("%s is no network: write one as 10.0.0.0/8 or 2001:db8::/32, or an address", quoted(s))
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
@@ -207,7 +207,7 @@ func (x *crossChecker) good(keys ...string) bool {
 
 func (x *crossChecker) report(key, format string, args ...any) {
 	v := x.c.Value(key)
-	x.problems = append(x.problems, Problem{Key: key, Where: v.Where, Message: fmt.Sprintf("%q ", v.Text) + fmt.Sprintf(format, args...)})
+	x.problems = append(x.problems, Problem{Key: key, Where: v.Where, Message: quoted(v.Text) + " " + fmt.Sprintf(format, args...)})
 }
 
 // loopback keeps to this machine what must not be heard elsewhere.
@@ -357,6 +357,6 @@ func (x *crossChecker) doubts() {
 // warn is report for what keeps nothing from starting.
 func (x *crossChecker) warn(key, format string, args ...any) {
 	v := x.c.Value(key)
-	p := Problem{Key: key, Where: v.Where, Message: fmt.Sprintf("%q ", v.Text) + fmt.Sprintf(format, args...)}
+	p := Problem{Key: key, Where: v.Where, Message: quoted(v.Text) + " " + fmt.Sprintf(format, args...)}
 	x.c.Warnings = append(x.c.Warnings, p.String())
 }

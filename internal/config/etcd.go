@@ -81,19 +81,6 @@ func parseEtcd(text string) (endpoints []string, prefix, why string) {
 	return endpoints, prefix, ""
 }
 
-// hideUserInfo is the text of auth.store without what may be a password.
-func hideUserInfo(text string) string {
-	at := strings.LastIndexByte(text, '@')
-	if at < 0 {
-		return text
-	}
-	scheme, _, ok := strings.Cut(text, "://")
-	if !ok {
-		return "...@..."
-	}
-	return scheme + "://...@" + text[at+1:]
-}
-
 // etcd holds the keys of a store in etcd to each other.
 func (x *crossChecker) etcd() {
 	if !x.good("auth.store") {

@@ -176,7 +176,7 @@ func (r *fileReader) mapping(k, v *yaml.Node, path string) {
 			r.report(name, path, "a name must be plain text")
 			return
 		case strings.Contains(name.Value, "="):
-			r.report(name, path, "the name %q has a '=' in it", name.Value)
+			r.report(name, path, "the name %s has a '=' in it", quoted(name.Value))
 			return
 		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
 			r.report(value, path, "the value of %s must be plain text; write \"\" for an empty one", name.Value)

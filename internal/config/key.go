@@ -69,8 +69,6 @@ type Key struct {
 
 	compute func(c *Config, m Machine) string
 	check   func(v Value) (why string)
-	// shown is what messages quote of a text that is wrong; nil = all of it.
-	shown func(text string) string
 }
 
 // Env returns the name of the environment variable, CONDUIT_CFG_CLUSTER_LISTEN

@@ -177,13 +177,9 @@ func inFileOrder(a, b Problem) int {
 
 // understand parses the text and reports what is wrong with it.
 func (v *Value) understand(def string) (why string) {
-	shown := v.Text
-	if v.Key.shown != nil {
-		shown = v.Key.shown(v.Text)
-	}
 	parsed, why := v.Key.parse(v.Text)
 	if why != "" {
-		return fmt.Sprintf("%q %s", shown, why)
+		return quoted(v.Text) + " " + why
 	}
 	v.parsed = parsed
 	if v.Key.Later && v.Text != def && v.Layer != FromDefault {
@@ -191,7 +187,7 @@ func (v *Value) understand(def string) (why string) {
 	}
 	if v.Key.check != nil {
 		if why := v.Key.check(*v); why != "" {
-			return fmt.Sprintf("%q %s", shown, why)
+			return quoted(v.Text) + " " + why
 		}
 	}
 	return ""

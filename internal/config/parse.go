@@ -122,7 +122,7 @@ func parseMap(text string) (any, string) {
 		case !ok || name == "":
 			return nil, "has an entry that is not name=value" + example
 		case twice:
-			return nil, fmt.Sprintf("has %q twice", name)
+			return nil, fmt.Sprintf("has %s twice", quoted(name))
 		}
 		values[name] = value
 	}

@@ -99,7 +99,7 @@ func Keys() []Key {
 			Name: "auth.mode", Kind: Enum, Default: "required", Enum: []string{"required", "disabled"},
 			Doc: "`required`: callers are who their session says, and anonymous without one; `disabled`: every caller is `superuser`, so all listeners must be loopback",
 		},
-		{Name: "auth.store", Computed: "`bolt:<data_dir>/auth.db`", compute: defaultStore, check: checkStore, shown: hideUserInfo, Doc: "users and sessions: `bolt:PATH`, a file that the instances of one machine share, or `etcd://h1,h2/prefix`, for the instances of a cluster; made if it is not there"},
+		{Name: "auth.store", Computed: "`bolt:<data_dir>/auth.db`", compute: defaultStore, check: checkStore, Doc: "users and sessions: `bolt:PATH`, a file that the instances of one machine share, or `etcd://h1,h2/prefix`, for the instances of a cluster; made if it is not there"},
 		{Name: "auth.etcd.user", Optional: true, Doc: "the user of etcd that may read and write what is below the prefix; its password is in `auth.etcd.password_file`, or in the environment as `CONDUIT_CFG_AUTH_ETCD_PASSWORD`"},
 		{Name: "auth.etcd.password_file", Optional: true, Doc: "a file with the password, which nobody but its owner may read (0600)"},
 		{Name: "auth.etcd.tls.ca", Optional: true, Doc: "authorities of the certificates of etcd's servers (PEM), in place of the system's"},
