@@ -330,7 +330,7 @@ func (s *scanner) programsIn(d *directory, name, path string, present map[string
 			continue
 		}
 		waits = waits || recent(info)
-		parts = append(parts, part{slot: e.Name(), path: e.Name(), at: path})
+		parts = append(parts, part{slot: shownName(e.Name()), path: e.Name(), at: path})
 	}
 	switch {
 	case len(parts) > manifest.MaxElements:

@@ -47,6 +47,7 @@ const (
 	refusedNoChecksum    = "no_checksum"
 	refusedManifest      = "bad_manifest"
 	refusedMissing       = "missing"
+	refusedTooLarge      = "too_large"
 	refusedTooMany       = "too_many"
 	refusedNamed         = "name_mismatch" // found out by a start: the manifest calls it something else
 )

@@ -170,6 +170,14 @@ func (h *Host) sweepProcesses() (err error) {
 // follow scans until it is time to stop. The error says that what was found is not what
 // the options name.
 func (h *Host) follow(ctx, elementsCtx context.Context, s *scanner) error {
+	s.halt = func() bool {
+		select {
+		case <-h.stopping:
+			return true
+		default:
+			return ctx.Err() != nil
+		}
+	}
 	hints := newHints(h.log)
 	defer hints.close()
 	next := time.NewTimer(time.Hour)

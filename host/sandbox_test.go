@@ -300,7 +300,9 @@ func TestInterpreterIsAPipe(t *testing.T) {
 			mustDo(t, syscall.Mkfifo(pipe, 0o755))
 			r := newRigWith(t, func(o *Options) { o.Sandbox, o.MaxStarts = mode, 1 })
 			mustDo(t, os.WriteFile(filepath.Join(r.dir, "a-script"), []byte("#!"+pipe+"\n"), 0o755)) //nolint:gosec // a program
-			s := r.until("a failure", func(m map[string]ElementStatus) bool { return m["a-script"].Reason != "" && m["a-script"].State != Starting })["a-script"]
+			s := r.until("a failure", func(m map[string]ElementStatus) bool {
+				return m["a-script"].Reason != "" && m["a-script"].State != Starting
+			})["a-script"]
 			if s.Pid != 0 || !strings.Contains(s.Reason, "interpreter") {
 				t.Errorf("it is %+v", s)
 			}

@@ -3,15 +3,18 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -95,12 +98,15 @@ type scanner struct {
 	grown bool      // there are directories to watch that inside has not returned
 	now   time.Time // of the present scan
 
+	halt func() bool // the host stops
+
 	placed map[string]bool // deployments that were put there whole: they need no rest in this scan
 }
 
 func newScanner(o *Options, st *store) *scanner {
 	return &scanner{
-		o: o, kinds: map[string]kind{}, dirs: map[string]*directory{},
+		halt: func() bool { return false },
+		o:    o, kinds: map[string]kind{}, dirs: map[string]*directory{},
 		dir: o.Dir, rest: restOf(o), unsafe: o.AllowUnsafe, verify: o.Verify, store: st, log: o.Log.Named("scan"),
 		seen: map[string]look{}, done: map[string]signature{}, found: map[string]finding{}, said: map[string]string{}, later: map[string]later{},
 	}
@@ -195,7 +201,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	s.now = now
 	present, listed := map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
-		name := e.Name()
+		name := shownName(e.Name())
 		listed[name] = true
 		if strings.HasPrefix(name, ".") || name == sumsName {
 			continue
@@ -204,7 +210,7 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 			s.once(name, "a file is ignored: its name is that of a backup, a transfer or a note", s.log.Info, "file", name)
 			continue
 		}
-		path := filepath.Join(dir, name)
+		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) || e.Type()&fs.ModeSymlink != 0 {
@@ -244,6 +250,15 @@ func (s *scanner) scan(now time.Time) (found []finding, waiting int, err error) 
 	maps.Copy(present, listed)
 	forget(s.said, present)
 	return found, waiting, nil
+}
+
+// shownName is the name of a file as it may stand in any message, in which text has to be
+// UTF-8; names of files need not be. What it escapes can be no deployment's name.
+func shownName(file string) string {
+	if utf8.ValidString(file) {
+		return file
+	}
+	return strings.Trim(strconv.QuoteToASCII(file), `"`)
 }
 
 // forget drops what is not there any more.
@@ -412,6 +427,9 @@ func (s *scanner) examine(c candidate, sig signature) (b binary, err error) {
 	if err := checkExecutable(path, info); err != nil {
 		return b, err
 	}
+	if info.Size() > MaxDeploy { // to copy it would hold up all others, and may fill the disk
+		return b, &cause{refusedTooLarge, fmt.Sprintf("it has %d bytes, and a plugin may have %d: it is hardly the file that was meant (%s)", info.Size(), int64(MaxDeploy), path)}
+	}
 	expected, err := s.sums.expects(s.verify, c.key, path, c.vouched)
 	if err != nil {
 		return b, err
@@ -424,7 +442,9 @@ func (s *scanner) examine(c candidate, sig signature) (b binary, err error) {
 	if !sig.isOf(opened) { // before it is read: it may be a pipe by now
 		return b, errMoved
 	}
-	b, err = s.store.install(f, func(copied *os.File, sum string) error {
+	// No more of it than was seen, and one byte: a file that grows has changed.
+	from := &haltable{r: io.LimitReader(f, sig.size+1), halt: s.halt}
+	b, err = s.store.take(from, f.Name(), func(copied *os.File, sum string) error {
 		// Of the file that was read, not of the name.
 		after, err := f.Stat()
 		if err != nil {
@@ -446,6 +466,25 @@ func (s *scanner) examine(c candidate, sig signature) (b binary, err error) {
 		}
 		return nil
 	})
+	if from.halted {
+		return b, errMoved // as one that is looked at again, by the next host
+	}
 	b.source = path
 	return b, err
+}
+
+// haltable reads until the host stops, which does not wait for a large copy.
+type haltable struct {
+	r      io.Reader
+	halt   func() bool
+	halted bool
+}
+
+// Read implements io.Reader.
+func (h *haltable) Read(p []byte) (int, error) {
+	if h.halt() {
+		h.halted = true
+		return 0, errors.New("the host stops")
+	}
+	return h.r.Read(p)
 }

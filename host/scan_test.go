@@ -9,9 +9,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
 	"github.com/elemental-conduit/conduit/internal/safepath"
 )
 
@@ -376,5 +378,74 @@ func TestScanPipe(t *testing.T) {
 	}
 	if err := r.s.store.restore(binary{source: path, sum: strings.Repeat("0", 64)}); err == nil {
 		t.Error("a copy was made of a pipe")
+	}
+}
+
+// TestScanHuge: a file that is larger than any plugin is refused before it is copied, which
+// would hold up all others and fill the disk.
+func TestScanHuge(t *testing.T) {
+	r := newScanRig(t)
+	past := r.now.Add(-time.Minute)
+	path := r.put("huge", program(t), 0o755)
+	mustDo(t, os.Truncate(path, MaxDeploy+1), os.Chtimes(path, past, past)) // a hole: it takes no room itself
+	copies := 0
+	r.s.halt = func() bool { copies++; return false }
+	found, waiting := r.scan()
+	if f := found["huge"]; waiting != 0 || f.refused == nil || f.refused.kind != refusedTooLarge || !strings.Contains(f.refused.reason, path) || copies != 0 {
+		t.Errorf("it was found as %+v, read in %d parts, and %d wait", f.refused, copies, waiting)
+	}
+	if left, err := os.ReadDir(r.s.store.dir); err != nil || len(left) != 0 {
+		t.Errorf("the store has %v, %v", left, err)
+	}
+}
+
+// TestScanHalted: the end of a host does not wait for the copy of a file, of which nothing
+// is left and which is not refused for that.
+func TestScanHalted(t *testing.T) {
+	r := newScanRig(t)
+	r.put("tool", program(t), 0o755)
+	parts := 0
+	r.s.halt = func() bool { parts++; return parts > 1 }
+	if found, waiting := r.scan(); len(found) != 0 || waiting != 1 || parts != 2 {
+		t.Errorf("%v was found after %d parts, and %d wait", found, parts, waiting)
+	}
+	if left, err := os.ReadDir(r.s.store.dir); err != nil || len(left) != 0 {
+		t.Errorf("the store has %v, %v", left, err)
+	}
+	r.s.halt = func() bool { return false }
+	for range 2 {
+		r.scan()
+	}
+	if found, _ := r.scan(); found["tool"].binary == nil {
+		t.Errorf("later it is %+v", found["tool"])
+	}
+}
+
+// TestScanNamesInNoText: a file whose name is no text is refused as any other of a bad name,
+// and nothing that is said of it is what no message could carry: that would keep the whole
+// instance from saying who it is.
+func TestScanNamesInNoText(t *testing.T) {
+	r := newScanRig(t)
+	if err := os.WriteFile(filepath.Join(r.dir, "\xfe\xff"), []byte(program(t)), 0o755); err != nil { //nolint:gosec // a program
+		t.Skip("this file system has no such names: ", err)
+	}
+	mustDo(t, os.Mkdir(filepath.Join(r.dir, "\xc3dir"), 0o755), os.Mkdir(filepath.Join(r.dir, "dir"), 0o755))
+	mustDo(t, os.WriteFile(filepath.Join(r.dir, "dir", "in\xff"), []byte(program(t)), 0o755)) //nolint:gosec // a program
+	for range 4 {
+		r.scan()
+	}
+	found, waiting, err := r.s.scan(r.now)
+	if err != nil || waiting != 0 || len(found) != 3 {
+		t.Fatalf("%d were found, %d wait, %v", len(found), waiting, err)
+	}
+	var names []string
+	for _, f := range found {
+		if f.refused == nil || f.refused.kind != refusedName || !utf8.ValidString(f.name+f.slot) || !utf8.ValidString(pluginlink.Text(f.refused.reason, maxReason)) {
+			t.Errorf("%q %q: %v", f.name, f.slot, f.refused)
+		}
+		names = append(names, f.name+" "+f.slot)
+	}
+	if got := strings.Join(names, ","); got != `dir in\xff,\xc3dir ,\xfe\xff ` {
+		t.Errorf("they are called %s", got)
 	}
 }

@@ -33,7 +33,7 @@ func (p plugins) Deployments() []*conduitv1.DeploymentInfo {
 	size, schemas := 0, 0
 	for _, d := range p.Snapshot() {
 		info := &conduitv1.DeploymentInfo{
-			Id: cmp.Or(d.Transient, d.ID.String()), Name: d.Name, Status: d.Status,
+			Id: cmp.Or(d.Transient, d.ID.String()), Name: utf8Text(d.Name), Status: d.Status,
 			Disabled: d.Disabled, Cordoned: d.Cordoned, Transient: d.Transient != "", Previous: d.Previous,
 		}
 		for _, e := range d.Elements {
