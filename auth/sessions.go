@@ -453,7 +453,7 @@ func expired() *conduit.Error {
 }
 
 func revoked() *conduit.Error {
-	return refusal(conduit.Unauthenticated, conduit.ReasonSessionExpired, "the session has been ended")
+	return refusal(conduit.Unauthenticated, conduit.ReasonSessionExpired, "the session has been ended; log in again")
 }
 
 // remember keeps a validity, unless it is of before a change of which is known.

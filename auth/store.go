@@ -141,17 +141,17 @@ type Teller interface {
 
 // ErrUserExists is what AddUser returns for a name that is taken.
 func ErrUserExists(name string) error {
-	return refusal(conduit.AlreadyExists, conduit.ReasonUserExists, "there is a user %s already", quote(name))
+	return refusal(conduit.AlreadyExists, conduit.ReasonUserExists, "there is a user %s already; take another name, or give that one another password (user passwd)", quote(name))
 }
 
 // ErrUserNotFound is what a Store returns for a user that it has not.
 func ErrUserNotFound(name string) error {
-	return refusal(conduit.NotFound, conduit.ReasonUserNotFound, "there is no user %s", quote(name))
+	return refusal(conduit.NotFound, conduit.ReasonUserNotFound, "there is no user %s; \"user ls\" shows them", quote(name))
 }
 
 // ErrSessionNotFound is what a Store returns for a session that it has not.
 func ErrSessionNotFound() error {
-	return refusal(conduit.NotFound, conduit.ReasonSessionNotFound, "there is no such session")
+	return refusal(conduit.NotFound, conduit.ReasonSessionNotFound, "there is no such session; \"session ls\" shows them")
 }
 
 // ErrUserChanged is what AddSession returns for a user who may not have one, or

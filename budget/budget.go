@@ -104,7 +104,7 @@ func (b *Budget) notify() {
 func (b *Budget) take(n, over int64) *conduit.Error {
 	switch {
 	case b.cordoned:
-		return b.refuse(conduit.Unavailable, conduit.ReasonCordoned, "this instance is cordoned: it takes no new units")
+		return b.refuse(conduit.Unavailable, conduit.ReasonCordoned, "this instance is cordoned: it takes no new units until its operator says conduit-host uncordon")
 	case n > b.available():
 		message := fmt.Sprintf("%d units were asked for, %d of %d are available", n+over, b.available(), b.total)
 		if over > 0 {

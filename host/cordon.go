@@ -45,7 +45,7 @@ func (h *Host) judgeFor(e *element, c Pending, inv *frame.Invoke, want int64) (*
 func (e *element) errCordoned() *conduit.Error {
 	return &conduit.Error{
 		Code: conduit.Unavailable, Reason: conduit.ReasonCordoned, Outcome: conduit.Refused, Retryable: true, Op: "host.cordon",
-		Message: fmt.Sprintf("deployment %s of this instance is cordoned: it takes no new units", e.deployment),
+		Message: fmt.Sprintf("deployment %s of this instance is cordoned: it takes no new units until its operator says conduit-host uncordon", e.deployment),
 	}
 }
 

@@ -510,12 +510,12 @@ func errNoPrevious(format string, args ...any) error {
 
 func (h *Host) putBack(ctx context.Context, e *element) (_ *element, was, sum string, err error) {
 	if e.transient != "" {
-		return nil, "", "", errNoPrevious("of a transient deployment nothing is kept to go back to")
+		return nil, "", "", errNoPrevious("of a transient deployment nothing is kept to go back to; deploy it from its source")
 	}
 	was = e.wantedSum()
 	sum = h.record.of(e.deployment).back(was)
 	if sum == "" {
-		return nil, "", "", errNoPrevious("deployment %s has nothing to go back to: nothing else of that name has served", e.deployment)
+		return nil, "", "", errNoPrevious("deployment %s has nothing to go back to: nothing else of that name has served; deploy it from its source", e.deployment)
 	}
 	kept, err := h.store.open(sum)
 	if err != nil {

@@ -543,7 +543,7 @@ func (h *Host) putBackTree(ctx context.Context, name string, kept *pins) (s site
 	}
 	content.sum = h.record.of(name).treeBehind(p.was)
 	if content.sum == "" {
-		return s, content, p, errNoPrevious("deployment %s has nothing to go back to: no other directory of that name has served that an operator's deploy has replaced", name)
+		return s, content, p, errNoPrevious("deployment %s has nothing to go back to: no other directory of that name has served that an operator's deploy has replaced; deploy it from its source", name)
 	}
 	kept.add(content.sum)
 	if content.leaves, err = h.store.tree(content.sum); err == nil {

@@ -238,12 +238,12 @@ func (h *Host) share(g *generation, c Pending, inv *frame.Invoke) *conduit.Error
 func (g *generation) permits(inv *frame.Invoke, p Principal) (*method, *conduit.Error) {
 	service, ok := g.methods[string(inv.Service)]
 	if !ok {
-		return nil, notFound(inv, conduit.ReasonServiceNotFound, "element %s exports no service %q", inv.Element, inv.Service)
+		return nil, notFound(inv, conduit.ReasonServiceNotFound, "element %s exports no service %q; its binary's describe lists what it has", inv.Element, inv.Service)
 	}
 	m, ok := service[string(inv.Method)]
 	switch {
 	case !ok:
-		return nil, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, false, "service %s has no method %q", inv.Service, inv.Method)
+		return nil, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, false, "service %s has no method %q; its binary's describe lists them, and upper and lower case matter", inv.Service, inv.Method)
 	case !m.remote:
 		return nil, refuse(inv, conduit.PermissionDenied, conduit.ReasonNotRemote, false, "method %s is not marked as remotely callable; its author would do that with pluginapi.Remote()", inv.Method)
 	case p.Level < m.level:
@@ -253,7 +253,7 @@ func (g *generation) permits(inv *frame.Invoke, p Principal) (*method, *conduit.
 }
 
 func (h *Host) notHere(inv *frame.Invoke) *conduit.Error {
-	return notFound(inv, conduit.ReasonInstanceNotFound, "this is instance %s, not %s", h.instance, inv.Instance)
+	return notFound(inv, conduit.ReasonInstanceNotFound, "this is instance %s, not %s; call that one, or write * for any: conduit-host ls instances lists those that are known", h.instance, inv.Instance)
 }
 
 func callLoop(inv *frame.Invoke, depth int) *conduit.Error {

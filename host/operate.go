@@ -519,7 +519,7 @@ func (e *element) failedTo(kind, reason string) error {
 }
 
 func superseded(name, how string) error {
-	return operatorError(conduit.Aborted, conduit.ReasonSuperseded, conduit.Executed, "deployment %s was %s again meanwhile, by another operator or in its directory", name, how)
+	return operatorError(conduit.Aborted, conduit.ReasonSuperseded, conduit.Executed, "deployment %s was %s again meanwhile, by another operator or in its directory; see what is there with conduit-host ls deployments", name, how)
 }
 
 // Restart starts a deployment anew from the bytes that it has, as a hot swap, and

@@ -6,6 +6,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -235,6 +238,9 @@ func TestReasons(t *testing.T) {
 			})
 			continue
 		}
+		if mendOf(t, reason, row) == byMessage {
+			saysMend(t, name, reason, row.mend)
+		}
 		where, ok := elsewhere[reason]
 		if !ok {
 			t.Errorf("nothing provokes %s: add it to provocations, or to elsewhere", reason)
@@ -242,6 +248,22 @@ func TestReasons(t *testing.T) {
 		}
 		if dir, test, _ := cutLast(where, "."); !mentions(t, filepath.Join("..", dir), test, name) {
 			t.Errorf("%s does not provoke %s", where, name)
+		}
+	}
+	values := slices.Collect(maps.Values(known))
+	for reason := range page {
+		if !slices.Contains(values, reason) && !slices.Contains(others(t, ".."), reason) {
+			t.Errorf("docs/errors.md lists %s, which is no reason of ours any more", reason)
+		}
+	}
+	for _, reason := range others(t, "../cmd/conduit-host") {
+		if _, ok := page[reason]; !ok {
+			t.Errorf("docs/errors.md lacks %s, of cmd/conduit-host", reason)
+		}
+	}
+	for reason := range mends {
+		if !slices.Contains(values, reason) {
+			t.Errorf("mends has %s, which is no reason of ours", reason)
 		}
 	}
 	if len(known) < 40 {
@@ -271,6 +293,12 @@ func provokeReason(t *testing.T, reason, want string, row errorsRow, provoke fun
 	if e.Message == "" {
 		t.Error("it has no message")
 	}
+	switch how := mendOf(t, reason, row); {
+	case how == retryably && !e.Retryable:
+		t.Error("docs/errors.md says that it is retryable")
+	case how == byMessage && !regexp.MustCompile(mends[reason]).MatchString(e.Message):
+		t.Errorf("docs/errors.md says %q, and the message does not", row.mend)
+	}
 	limit := e.Details["limit"] != "" || e.Details["available"] != "" || regexp.MustCompile(`\d`).MatchString(e.Message)
 	for what, has := range map[string]bool{"retryable": e.Retryable, "address": e.Address != "" && e.Method != "", "peer": e.Peer != "", "limit": limit} {
 		switch wants := strings.Contains(want, what); {
@@ -282,10 +310,203 @@ func provokeReason(t *testing.T, reason, want string, row errorsRow, provoke fun
 	}
 }
 
+// mends is what of its mend, as docs/errors.md has it, the message of an error says: where
+// that is more than that the error is retryable, or that the message tells.
+var mends = map[string]string{ //nolint:gochecknoglobals // a constant
+	conduit.ReasonAborted:            `again|any more`,
+	conduit.ReasonCallLoop:           `in a circle`,
+	conduit.ReasonCordoned:           `conduit-host uncordon`,
+	conduit.ReasonDeadline:           `the deadline passed`, // who calls has set it, and knows how to set another
+	conduit.ReasonDeploymentExists:   `already; .`,
+	conduit.ReasonDeploymentNotFound: `ls deployments`,
+	conduit.ReasonDisabled:           "enable it first|write `enabled: true`",
+	conduit.ReasonElementNotFound:    `ls elements`,
+	conduit.ReasonInstanceNotFound:   `call that one, or write \*.*ls instances`,
+	conduit.ReasonLevelTooLow:        `is for level \w+ and above`,
+	conduit.ReasonMethodNotFound:     `describe lists`,
+	conduit.ReasonNoPrevious:         `deploy it from its source`,
+	conduit.ReasonNotRemote:          `its author`,
+	conduit.ReasonPanic:              `log of its process has the stack`,
+	conduit.ReasonPayloadTooLarge:    `a stream of smaller ones, or raise cluster.max_payload`,
+	conduit.ReasonPeerLost:           `see whether the work was done before calling again`,
+	conduit.ReasonPluginFailed:       `ls elements -o json`,
+	conduit.ReasonPluginLost:         `the host's log says how it ended`,
+	conduit.ReasonReloaded:           `call again, and the new process answers`,
+	conduit.ReasonServiceNotFound:    `describe lists`,
+	conduit.ReasonSessionExpired:     `log in again`,
+	conduit.ReasonSessionNotFound:    `session ls`,
+	conduit.ReasonSuperseded:         `ls deployments|deploy it again|changed while`,
+	conduit.ReasonTooManyAttempts:    `try again in`,
+	conduit.ReasonUnauthenticated:    `as its caller, as itself, or as nobody`,
+	conduit.ReasonUserExists:         `another name.*user passwd`,
+	conduit.ReasonUserNotFound:       `user ls`,
+	conduit.ReasonWrongShape:         `call it with|takes one message|after the last|OnPart|AsBackground`,
+}
+
+type mendKind int
+
+const (
+	noMend mendKind = iota
+	retryably
+	byMessage // what of it is in mends
+)
+
+// mendOf says how an error tells its mend.
+func mendOf(t *testing.T, reason string, row errorsRow) mendKind {
+	t.Helper()
+	_, listed := mends[reason]
+	switch {
+	case listed:
+		return byMessage
+	case row.mend == "", reason == conduit.ReasonInternal: // it is for us
+		return noMend
+	case strings.HasPrefix(row.mend, "retryable"):
+		return retryably
+	case strings.Contains(row.mend, "the message"): // which is made of what was found
+		return noMend
+	}
+	t.Errorf("docs/errors.md says of %s: %q. What of it does the message say? See mends", reason, row.mend)
+	return noMend
+}
+
+// saysMend looks at each place of the module that makes an error of a reason with a text
+// of its own, and whether that says what to do.
+func saysMend(t *testing.T, name, reason, mend string) {
+	t.Helper()
+	pattern, places := regexp.MustCompile(mends[reason]), 0
+	for _, m := range madeWith(t, name) {
+		places++
+		if !pattern.MatchString(m.text) {
+			t.Errorf("%s makes a %s that says %q, and not what docs/errors.md says to do: %s", m.at, reason, m.text, mend)
+		}
+	}
+	if places == 0 {
+		t.Errorf("no place makes a %s with a text: the search must be wrong", reason)
+	}
+}
+
+type made struct{ at, text string }
+
+// sources are the files of the module that are not tests, parsed once.
+var sources = sync.OnceValues(func() (map[string]*ast.File, error) { //nolint:gochecknoglobals // a cache
+	files := map[string]*ast.File{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "benchmarks" || name == "authtest" || name == "node_modules"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		files[path], err = parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		return err
+	})
+	return files, err
+})
+
+// madeWith returns the texts that stand beside the name of a reason: in a call that has
+// it as an argument, or in the literal of an Error; and in calls of a function whose own
+// text is what it is given.
+func madeWith(t *testing.T, name string) (list []made) {
+	t.Helper()
+	files, err := sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(e ast.Expr) bool {
+		if s, ok := e.(*ast.SelectorExpr); ok {
+			return s.Sel.Name == name
+		}
+		return false
+	}
+	text := func(e ast.Node) (s string) {
+		ast.Inspect(e, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				part, err := strconv.Unquote(l.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s += part
+			}
+			return true
+		})
+		return s
+	}
+	makers := map[string]bool{} // functions that make one of a text that they are given
+	for path, f := range files {
+		for _, d := range f.Decls {
+			ast.Inspect(d, func(n ast.Node) bool {
+				found := false
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					found = slices.ContainsFunc(n.Args, is)
+				case *ast.CompositeLit:
+					found = slices.ContainsFunc(n.Elts, func(e ast.Expr) bool {
+						kv, ok := e.(*ast.KeyValueExpr)
+						return ok && is(kv.Value)
+					})
+				}
+				if !found {
+					return true
+				}
+				if s := text(n); strings.Contains(s, " ") {
+					list = append(list, made{path, s})
+				} else if fn, ok := d.(*ast.FuncDecl); ok && strings.HasPrefix(fn.Name.Name, "err") {
+					makers[fn.Name.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	for path, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				if id, ok := call.Fun.(*ast.Ident); ok && makers[id.Name] {
+					list = append(list, made{path, text(call)})
+				}
+			}
+			return true
+		})
+	}
+	return list
+}
+
+// others are the reasons that are not error.go's: of commands, and of parts that have
+// reasons of their own and list them in docs/errors.md; dir says below which directory.
+func others(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	files, err := sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, f := range files {
+		if !strings.HasPrefix(path, dir) {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			v, ok := n.(*ast.ValueSpec)
+			if !ok || len(v.Names) != 1 || len(v.Values) != 1 || !strings.HasPrefix(strings.ToLower(v.Names[0].Name), "reason") {
+				return true
+			}
+			if l, ok := v.Values[0].(*ast.BasicLit); ok && l.Kind == token.STRING {
+				reason, err := strconv.Unquote(l.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				list = append(list, reason)
+			}
+			return true
+		})
+	}
+	return list
+}
+
 type errorsRow struct {
 	codes, outcomes []string
 	any             bool // outcomes
-	cause           string
+	cause, mend     string
 }
 
 // errorsPage reads the table of docs/errors.md.
@@ -304,7 +525,7 @@ func errorsPage(t *testing.T) map[string]errorsRow {
 		return all
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([^|]*) \\| ([^|]*) \\| (.*?) \\| (.*?) ?\\|$").FindAllStringSubmatch(string(page), -1) {
-		row := errorsRow{codes: words(m[2]), outcomes: words(m[3]), any: strings.Contains(m[3], "any"), cause: strings.TrimSpace(m[4])}
+		row := errorsRow{codes: words(m[2]), outcomes: words(m[3]), any: strings.Contains(m[3], "any"), cause: strings.TrimSpace(m[4]), mend: strings.TrimSpace(m[5])}
 		if strings.Contains(m[2], "any") {
 			for c := conduit.Canceled; c <= conduit.Unauthenticated; c++ {
 				row.codes = append(row.codes, c.String())

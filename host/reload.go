@@ -363,7 +363,7 @@ func (e *element) endCalls(g *generation, reason string) {
 	}
 	g.conn.EndPassedOn(&conduit.Error{
 		Code: conduit.Unavailable, Reason: reason, Outcome: conduit.OutcomeUnknown, Retryable: true, Op: "host.reload",
-		Message: what + ", and the call was still under way when drain.timeout was over",
+		Message: what + ", and the call was still under way when drain.timeout was over; call again, and the new process answers",
 	})
 }
 

@@ -1262,7 +1262,8 @@ func (w *simWorld) call(op *simOp) {
 		}
 		got++
 	}
-	if _, again := x.Recv(ctx); again == nil || errors.Is(again, io.EOF) != errors.Is(err, io.EOF) {
+	x.Cancel(errors.New("too late")) // it has ended, and as what it has ended
+	if _, again := x.Recv(ctx); again == nil || again.Error() != err.Error() {
 		w.bad("call %v ended with %v, and then with %v", op, err, again)
 	}
 	if !deadline.IsZero() && time.Since(deadline) > time.Millisecond {

@@ -23,13 +23,13 @@ func (x *mux) Handle(in *link.Incoming) {
 	service, ok := x.services[string(in.Invoke.Service)]
 	if !ok {
 		in.Refuse(conduit.Errorf(NotFound, conduit.ReasonServiceNotFound, conduit.Refused,
-			"the element exports no service %q", in.Invoke.Service))
+			"the element exports no service %q; its binary's describe lists what it has", in.Invoke.Service))
 		return
 	}
 	m, ok := service[string(in.Invoke.Method)]
 	if !ok {
 		in.Refuse(conduit.Errorf(NotFound, conduit.ReasonMethodNotFound, conduit.Refused,
-			"service %s has no method %q", in.Invoke.Service, in.Invoke.Method))
+			"service %s has no method %q; its binary's describe lists them", in.Invoke.Service, in.Invoke.Method))
 		return
 	}
 	if !m.remote {

@@ -141,7 +141,7 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 	}
 	switch {
 	case r.stopped.Load():
-		e := failed(conduit.Unavailable, conduit.ReasonAborted, "this instance is stopping")
+		e := failed(conduit.Unavailable, conduit.ReasonAborted, "this instance is stopping; call again when it is back")
 		if r.o.Self.IsZero() { // it is none
 			e.Message = "the client is closed"
 		}

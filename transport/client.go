@@ -172,7 +172,7 @@ func (c *Client) Close() error {
 
 	c.end(errClientClosed())
 	for _, pl := range open {
-		pl.conn.Close(link.CloseDone, "the client is closed")
+		pl.conn.Close(link.CloseDone, "the client is closed; make another one to call again")
 	}
 	c.dials.Wait()
 	for _, pl := range open {
@@ -182,7 +182,7 @@ func (c *Client) Close() error {
 }
 
 func errClientClosed() *conduit.Error {
-	e := conduit.Errorf(conduit.Canceled, conduit.ReasonAborted, conduit.NotSent, "the client is closed")
+	e := conduit.Errorf(conduit.Canceled, conduit.ReasonAborted, conduit.NotSent, "the client is closed; make another one to call again")
 	e.Op = "transport.dial"
 	return e
 }
@@ -208,7 +208,7 @@ func (c *Client) keep(pl *pooled) bool {
 	}
 	c.mu.Unlock()
 	if closed {
-		pl.conn.Close(link.CloseDone, "the client is closed")
+		pl.conn.Close(link.CloseDone, "the client is closed; make another one to call again")
 		<-pl.gone
 		return false
 	}

@@ -122,7 +122,7 @@ func (a *app) doctor(ctx context.Context, idle time.Duration) error {
 	})
 	n := len(slices.DeleteFunc(slices.Clone(f), func(one finding) bool { return one.Status != findingProblem }))
 	if err == nil && n > 0 {
-		return &quietError{conduit.Errorf(conduit.FailedPrecondition, "unwell", conduit.NotSent, "%d problems were found", n)}
+		return &quietError{conduit.Errorf(conduit.FailedPrecondition, reasonUnwell, conduit.NotSent, "%d problems were found", n)}
 	}
 	return err
 }

@@ -31,6 +31,7 @@ const (
 	reasonConfig      = "bad_config"  // the configuration, or what it asks of the machine
 	reasonInterrupted = "interrupted" // a signal
 	reasonOutput      = "output"      // standard output cannot be written
+	reasonUnwell      = "unwell"      // the doctor found problems
 )
 
 // usagef makes the error of a command line that cannot be meant.

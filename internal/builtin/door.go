@@ -100,7 +100,7 @@ func (s *Services) admit(at Door, inv *frame.Invoke, user string, level conduit.
 	}
 	m, found := service[string(inv.Method)]
 	if !found {
-		return method{}, asker{}, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, "the service %s has no method %q", inv.Service, inv.Method)
+		return method{}, asker{}, refuse(inv, conduit.NotFound, conduit.ReasonMethodNotFound, "the service %s has no method %q; proto/conduit/v1/services.proto describes them", inv.Service, inv.Method)
 	}
 	open := at == Management || at == Cluster && s.o.RemoteAdmin
 	who := asker{user: user, level: level, operator: open && level >= conduit.Superuser}

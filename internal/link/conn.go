@@ -522,6 +522,13 @@ func (c *Conn) lost(outcome conduit.Outcome) *conduit.Error {
 		}
 	default:
 		e.Message = fmt.Sprintf("%s was lost: %v", what, c.err)
+		switch {
+		case outcome != conduit.OutcomeUnknown:
+		case c.o.LostReason == conduit.ReasonPluginLost:
+			e.Message += "; the host's log says how it ended"
+		default:
+			e.Message += "; see whether the work was done before calling again"
+		}
 	}
 	return e
 }

@@ -232,7 +232,7 @@ func (s *ServerCall) guard(ctx context.Context, fn ServeFunc) (err error) {
 			s.c.log.ErrorContext(ctx, "handler panicked", "panic", fmt.Sprint(v), "method", string(s.invoke.Method), "stack", string(debug.Stack()))
 			err = &conduit.Error{
 				Code: conduit.Internal, Reason: conduit.ReasonPanic, Outcome: conduit.Executed,
-				Message: fmt.Sprintf("the handler panicked: %v", v),
+				Message: fmt.Sprintf("the handler panicked: %v; the log of its process has the stack", v),
 			}
 		}
 	}()

@@ -288,6 +288,9 @@ func (s *sim) run() {
 	for i, h := range s.hops {
 		h.check(s, i)
 	}
+	if !s.sound {
+		s.settle()
+	}
 	if s.sound {
 		time.Sleep(100 * time.Millisecond) // what is on its way comes home
 		synctest.Wait()
@@ -325,6 +328,23 @@ func (s *sim) run() {
 		checkMemory(s.t, fmt.Sprintf("seed %d: memory %d", s.seed, i), m)
 	}
 	s.verdict()
+}
+
+// settle waits until who serves has found out which callers are gone, and looks that no
+// work goes on for them on a link that lives.
+func (s *sim) settle() {
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	for i, pair := range [][2]*Conn{{s.caller, s.front}, {s.back, s.server}, {s.back2, s.other}} {
+		if pair[0] == nil || pair[1] == nil || pair[0].Err() != nil || pair[1].Err() != nil {
+			continue
+		}
+		out, _ := pair[0].Calls()
+		_, in := pair[1].Calls()
+		if out != 0 || in != 0 {
+			s.t.Errorf("seed %d: link %d lives, and all callers are done or gone: %d calls are left on one end, %d on the other", s.seed, i, out, in)
+		}
+	}
 }
 
 func (s *sim) conns() []*Conn {
@@ -508,7 +528,8 @@ func (s *sim) call(ctx context.Context, op *simOp) {
 	})
 	defer watch.Stop()
 	err := s.receive(ctx, x, op)
-	if _, again := x.Recv(ctx); again == nil || errors.Is(again, io.EOF) != (err == nil) {
+	x.Cancel(errors.New("too late")) // it has ended, and as what it has ended
+	if _, again := x.Recv(ctx); again == nil || errors.Is(again, io.EOF) != (err == nil) || err != nil && again.Error() != err.Error() {
 		s.fail(op, "ended with %v, and then with %v", err, again)
 	}
 	if guard.Err() != nil {

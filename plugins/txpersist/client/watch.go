@@ -93,7 +93,7 @@ func (c *Client) WatchTasks(ctx context.Context, o TaskOptions) iter.Seq2[Task, 
 }
 
 // errEnded is a stream that ended though nothing ends one.
-var errEnded error = conduit.Errorf(conduit.Unavailable, conduit.ReasonAborted, conduit.OutcomeUnknown, "the store ended the watch")
+var errEnded error = conduit.Errorf(conduit.Unavailable, conduit.ReasonAborted, conduit.OutcomeUnknown, "the store ended the watch; watch again")
 
 // follow runs a watch again and again until its loop is left, ctx ends or the store
 // refuses it.
