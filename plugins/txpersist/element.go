@@ -108,7 +108,7 @@ func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
 		Node:   p.node,
 		Logger: host.Logger(),
 		MaxAge: p.maxAge, MaxOpen: int(p.maxOpen), MaxOpenEach: int(p.maxOpenEach), MaxPath: int(p.maxPath),
-		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxSize: p.maxSize,
+		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxWatchesEach: int(p.maxWatchesEach), MaxSize: p.maxSize,
 	})
 	return err
 }

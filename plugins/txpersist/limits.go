@@ -34,8 +34,8 @@ type setting struct {
 // values are the settings' values, in the types in which they are read.
 type values struct {
 	limits
-	maxPath, maxContents, maxWrites, maxOpen, maxOpenEach, maxSize, maxWatches int64
-	maxAge                                                                     time.Duration
+	maxPath, maxContents, maxWrites, maxOpen, maxOpenEach, maxSize, maxWatches, maxWatchesEach int64
+	maxAge                                                                                     time.Duration
 }
 
 func (v *values) settings() []setting {
@@ -51,6 +51,7 @@ func (v *values) settings() []setting {
 		{name: "max_page", def: strconv.Itoa(api.MaxPage), about: "entries of a page, and resources that one RemoveMatching removes", count: &v.page},
 		{name: "max_answer", def: "7MiB", about: "bytes of contents and listings in one answer; with base64 around it must fit a message", size: &v.answer},
 		{name: "max_watches", def: "1024", about: "watches of paths and of tasks that may be open", count: &v.maxWatches, option: "MaxWatches"},
+		{name: "max_watches_per_caller", def: "256", about: "how many of these may be one user's", count: &v.maxWatchesEach, option: "MaxWatchesEach"},
 		{name: "max_size", def: "64GiB", about: "bytes of the file", size: &v.maxSize, option: "MaxSize"},
 	}
 }

@@ -47,6 +47,9 @@ type Options struct {
 	CheckLimit int64
 	// MaxWatches is how many watches of paths and of tasks may be open; 0 = 1024.
 	MaxWatches int
+	// MaxWatchesEach is how many of them may be those of one owner, see PathWatch.Owner and
+	// TaskWatch.Owner; 0 = 256. Watches without an owner count for MaxWatches alone.
+	MaxWatchesEach int
 	// History is how many bytes of changes are kept in memory for watches that are
 	// slow or come back: the length of each path and 64; 0 = 8 MiB.
 	History int64
@@ -107,6 +110,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxWatches == 0 {
 		o.MaxWatches = 1024
+	}
+	if o.MaxWatchesEach == 0 {
+		o.MaxWatchesEach = 256
 	}
 	if o.History == 0 {
 		o.History = 8 << 20
