@@ -533,7 +533,7 @@ func TestAttributes(t *testing.T) {
 		t.Error("an instance that is none was taken")
 	}
 	// Every option of the store that refuses with its name is one that an attribute sets.
-	for _, option := range []string{"MaxOpen", "MaxOpenEach", "MaxPath", "MaxContents", "MaxWrites", "MaxWatches", "MaxWatchesEach", "MaxSize"} {
+	for _, option := range []string{"MaxOpen", "MaxOpenEach", "MaxPath", "MaxContents", "MaxWrites", "MaxWatches", "MaxWatchesEach", "MaxSize", "MaxScope"} {
 		if attributeOf(option) == option {
 			t.Errorf("no attribute sets %s", option)
 		}

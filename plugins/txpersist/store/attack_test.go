@@ -234,3 +234,87 @@ func (s *testStore) makeKeysOlder(by time.Duration) {
 		return nil
 	}))
 }
+
+// A tree of globs says what its globs say one by one.
+func TestTreeOfGlobs(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 9))
+	random := func() glob {
+		g := glob{open: true, components: []string{}}
+		for range rnd.IntN(5) {
+			g.components = append(g.components, []string{"a", "b", "c", address.Wildcard}[rnd.IntN(4)])
+		}
+		return g
+	}
+	hits, misses := 0, 0
+	for range 3000 {
+		var globs []glob
+		for range minTree {
+			if g := random(); len(g.components) > rnd.IntN(4) { // not all that cover everything
+				globs = append(globs, g)
+			}
+		}
+		root := &tree{}
+		for _, g := range globs {
+			root.add(g.components)
+		}
+		g := random()
+		overlaps, covers := false, false
+		for _, d := range globs {
+			overlaps, covers = overlaps || d.overlaps(g), covers || d.covers(g)
+		}
+		if root.overlaps(g.components) != overlaps || root.covers(g.components) != covers {
+			t.Fatalf("of %v: %v overlaps %t, is covered %t", globs, g, overlaps, covers)
+		}
+		if covers {
+			hits++
+		} else {
+			misses++
+		}
+	}
+	if hits < 100 || misses < 100 {
+		t.Errorf("%d are covered and %d are not: the test tries one of the two only", hits, misses)
+	}
+}
+
+// Scopes of thousands of paths: disjoint ones side by side, overlapping ones one after the
+// other, and none makes the others wait for the comparison.
+func TestScopesOfManyPaths(t *testing.T) {
+	s := newStore(t)
+	many := func(top string, n int) (sc Scope) {
+		for i := range n {
+			sc.Paths = append(sc.Paths, path(fmt.Sprintf("/%s/%d", top, i)))
+		}
+		return sc
+	}
+	a, b := s.write(many("a", 1000)), s.write(many("b", 1000)) // none waits
+	must(t, a.Save(path("/a/999/x"), newID(), nil))
+	must(t, b.Save(path("/b/0"), newID(), nil))
+	wantKind(t, a.Save(path("/b/1"), newID(), nil), KindScope)
+	wantKind(t, second(a.Page(path("/a/*"), "", 1)), KindScope)
+	wantList(t, a.ReadTx, "/a/999/**", "/a/999/x")
+	got := make(chan error, 3)
+	for _, sc := range []Scope{paths("/a/500"), many("b", 3000), {Paths: []address.Path{path("/*/7")}}} {
+		go func() {
+			tx, err := s.Write(s.ctx, sc)
+			if err == nil {
+				tx.Close()
+			}
+			got <- err
+		}()
+	}
+	s.waiting(3)
+	must(t, a.Commit(s.ctx))
+	must(t, b.Commit(s.ctx))
+	for range 3 {
+		must(t, <-got)
+	}
+	// More than are locked one by one lock all.
+	large := s.write(many("c", maxGlobs+1))
+	go func() { got <- s.Update(s.ctx, paths("/d"), func(*WriteTx) error { return nil }) }()
+	s.waiting(1)
+	wantKind(t, large.Save(path("/d"), newID(), nil), KindScope) // but it may touch no more
+	large.Close()
+	must(t, <-got)
+	_, err := s.Read(s.ctx, many("e", 10_001))
+	wantLimit(t, err, "MaxScope", 10_000)
+}

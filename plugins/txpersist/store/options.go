@@ -30,6 +30,9 @@ type Options struct {
 	// MaxOpenEach is how many of them may be those of one owner, see Scope.Owner;
 	// 0 = 1024. Transactions without an owner count for MaxOpen alone.
 	MaxOpenEach int
+	// MaxScope is how many paths and ids a transaction may declare; 0 = 10,000. One that
+	// writes and declares more than 1,024 paths, or 64 with wildcards, locks all of them.
+	MaxScope int
 	// MaxPath is the length of the longest path in bytes, without its context;
 	// 0 = 1024.
 	MaxPath int
@@ -74,6 +77,10 @@ const (
 
 	listBatch = 128 // entries that a listing reads at a time
 
+	minTree  = 16   // globs of a scope that are worth a tree
+	maxGlobs = 1024 // that a writer locks one by one; with more it locks all
+	maxWild  = 64   // of these with wildcards, each of which may meet all of another's
+
 	maxExact   = 4096 // aliases that a writer locks one by one; with more it locks all
 	maxAttempt = 3    // then a writer whose aliases keep changing locks all
 
@@ -98,6 +105,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxOpenEach == 0 {
 		o.MaxOpenEach = 1024
+	}
+	if o.MaxScope == 0 {
+		o.MaxScope = 10_000
 	}
 	if o.MaxPath == 0 {
 		o.MaxPath = 1024
