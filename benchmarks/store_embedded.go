@@ -240,11 +240,11 @@ func (f *facade) read(ctx context.Context, path string) (int, error) {
 
 func (f *facade) list(ctx context.Context, path string) (n int, err error) {
 	below := path + "/*"
-	for _, err := range conduit.Stream[*persistpb.Listing](ctx, f.inv, "List", &persistpb.Operation{Path: &below}) {
+	for l, err := range conduit.Stream[*persistpb.Listing](ctx, f.inv, "List", &persistpb.Operation{Path: &below, Limit: 1000}) {
 		if err != nil {
 			return n, err
 		}
-		n++
+		n += 1 + len(l.GetMore())
 	}
 	return n, nil
 }

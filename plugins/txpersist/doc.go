@@ -34,7 +34,7 @@
 //	FinishTask       {task, due_ms}                {removed}; it is gone, or had another time: false
 //
 //	Transact         {scope, operations, key}      {results}: all operations or none, in order
-//	List             {path, cursor}                a stream of {path, id, cursor}
+//	List             {path, cursor, limit}         a stream of {path, id, cursor, more}: with a limit, so many in a message
 //	Read             {id or path}                  a stream of {size, data}
 //	Write            upload of {path, id, data}    {id, size}; path and id in the first
 //	Transaction      duplex: {scope, read_only}, then operations, then {"op":"commit"}; a result each

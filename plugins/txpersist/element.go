@@ -107,8 +107,8 @@ func (p *persist) start(ctx context.Context, host pluginapi.Host) (err error) {
 		File:   filepath.Join(host.DataDir(), fileName),
 		Node:   p.node,
 		Logger: host.Logger(),
-		MaxAge: p.maxAge, MaxOpen: int(p.maxOpen), MaxOpenEach: int(p.maxOpenEach), MaxPath: int(p.maxPath),
-		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxSize: p.maxSize,
+		MaxAge: p.maxAge, MaxOpen: int(p.maxOpen), MaxOpenEach: int(p.maxOpenEach), MaxScope: int(p.maxScope), MaxPath: int(p.maxPath),
+		MaxContents: p.maxContents, MaxWrites: p.maxWrites, MaxWatches: int(p.maxWatches), MaxWatchesEach: int(p.maxWatchesEach), MaxSize: p.maxSize,
 	})
 	return err
 }

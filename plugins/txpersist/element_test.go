@@ -225,6 +225,70 @@ func TestListIsStreamed(t *testing.T) {
 	}
 }
 
+// Who asks for several entries in a message gets so many, of which the last one has the
+// cursor to go on behind; messages stay small, whatever is asked for.
+func TestListIsStreamedInMessages(t *testing.T) {
+	f := start(t, plugintest.Attributes(map[string]string{"max_page": "50"}))
+	const n = 120
+	ops := make([]operation, n)
+	long := strings.Repeat("x", 900)
+	for i := range ops {
+		ops[i] = operation{Op: api.OpSave, Path: p(fmt.Sprintf("/l/%04d", i))}
+		ops = append(ops, operation{Op: api.OpSave, Path: p(fmt.Sprintf("/m/%04d%s/%s", i, long[:100], long[:800]))})
+	}
+	if _, err := call[transactReply](f, "Transact", transactRequest{Scope: scope{Paths: []address.Path{*p("/")}}, Operations: ops}); err != nil {
+		t.Fatal(err)
+	}
+	list := func(in operation) (sizes []int, cursors []string) {
+		t.Helper()
+		at := 0
+		for l, err := range conduit.Stream[*persistpb.Listing](f.ctx, f.Service(serviceName), "List", in.Proto()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := append([]*persistpb.Listing{l}, l.GetMore()...)
+			for i, e := range all {
+				if want := fmt.Sprintf("/%s/%04d", in.Path.Components()[0], at); !strings.Contains(e.GetPath(), want[1:]) || e.GetId() == "" {
+					t.Fatalf("%s comes where %s should", e.GetPath(), want)
+				}
+				if (e.GetCursor() != "") != (i == len(all)-1) {
+					t.Errorf("entry %d of %d has the cursor %q", i, len(all), e.GetCursor())
+				}
+				at++
+			}
+			sizes, cursors = append(sizes, len(all)), append(cursors, all[len(all)-1].GetCursor())
+		}
+		if at != n && in.Cursor == "" {
+			t.Errorf("%d were listed, want %d", at, n)
+		}
+		return sizes, cursors
+	}
+	for limit, want := range map[int][]int{0: slices.Repeat([]int{1}, n), 1: slices.Repeat([]int{1}, n), -3: slices.Repeat([]int{1}, n), 40: {40, 10, 40, 10, 20}, 1000: {50, 50, 20}} {
+		if got, _ := list(operation{Path: p("/l/*"), Limit: limit}); !slices.Equal(got, want) {
+			t.Errorf("limit %d gives messages of %v, want %v", limit, got, want)
+		}
+	}
+	_, cursors := list(operation{Path: p("/l/*"), Limit: 40})
+	rest := 0
+	for l, err := range conduit.Stream[listing](f.ctx, f.Service(serviceName), "List", operation{Path: p("/l/*"), Limit: 40, Cursor: cursors[1]}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest += 1 + len(l.More)
+	}
+	if rest != n-50 {
+		t.Errorf("behind the second message come %d, want %d", rest, n-50)
+	}
+	list(operation{Path: p("/m/**"), Limit: 1000})
+	entries := make([]store.Listing, 1000)
+	for i := range entries {
+		entries[i] = store.Listing{Path: *p("/" + strings.Repeat("x", 8000)), ID: address.RandomResourceID(address.NodeID{})}
+	}
+	if l, rest := together(entries, 1000); len(l.More) > 40 || len(rest) != 999-len(l.More) {
+		t.Errorf("a message has %d entries of 8,000 bytes each, and %d are left", 1+len(l.More), len(rest))
+	}
+}
+
 func TestContentsAboveOneMessage(t *testing.T) {
 	f := start(t)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<18) // 12 MiB; a message has at most 10
@@ -469,7 +533,7 @@ func TestAttributes(t *testing.T) {
 		t.Error("an instance that is none was taken")
 	}
 	// Every option of the store that refuses with its name is one that an attribute sets.
-	for _, option := range []string{"MaxOpen", "MaxOpenEach", "MaxPath", "MaxContents", "MaxWrites", "MaxWatches"} {
+	for _, option := range []string{"MaxOpen", "MaxOpenEach", "MaxPath", "MaxContents", "MaxWrites", "MaxWatches", "MaxWatchesEach", "MaxSize", "MaxScope"} {
 		if attributeOf(option) == option {
 			t.Errorf("no attribute sets %s", option)
 		}

@@ -34,8 +34,8 @@ type setting struct {
 // values are the settings' values, in the types in which they are read.
 type values struct {
 	limits
-	maxPath, maxContents, maxWrites, maxOpen, maxOpenEach, maxSize, maxWatches int64
-	maxAge                                                                     time.Duration
+	maxPath, maxContents, maxWrites, maxOpen, maxOpenEach, maxSize, maxWatches, maxWatchesEach, maxScope int64
+	maxAge                                                                                               time.Duration
 }
 
 func (v *values) settings() []setting {
@@ -48,9 +48,11 @@ func (v *values) settings() []setting {
 		{name: "max_contents", def: "1GiB", about: "bytes of a resource's contents", size: &v.maxContents, option: "MaxContents"},
 		{name: "max_transaction", def: "64MiB", about: "bytes that a transaction keeps in memory until it commits; of new contents that come in pieces, as Write's do, it keeps 4 MiB, however large they are", size: &v.maxWrites, option: "MaxWrites"},
 		{name: "max_operations", def: "10000", about: "operations of a transaction", count: &v.operations},
+		{name: "max_scope", def: "10000", about: "paths and ids that a transaction declares", count: &v.maxScope, option: "MaxScope"},
 		{name: "max_page", def: strconv.Itoa(api.MaxPage), about: "entries of a page, and resources that one RemoveMatching removes", count: &v.page},
 		{name: "max_answer", def: "7MiB", about: "bytes of contents and listings in one answer; with base64 around it must fit a message", size: &v.answer},
 		{name: "max_watches", def: "1024", about: "watches of paths and of tasks that may be open", count: &v.maxWatches, option: "MaxWatches"},
+		{name: "max_watches_per_caller", def: "256", about: "how many of these may be one user's", count: &v.maxWatchesEach, option: "MaxWatchesEach"},
 		{name: "max_size", def: "64GiB", about: "bytes of the file", size: &v.maxSize, option: "MaxSize"},
 	}
 }

@@ -364,7 +364,8 @@ func (p *persist) step(tx *store.WriteTx, o operation) (result, error) {
 }
 
 // list streams a listing page by page, each from a snapshot of its own, so that a slow
-// reader holds none.
+// reader holds none. A message has as many entries as the caller asks for, and one of those
+// who do not.
 func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[listing]) error {
 	in.Op = api.OpPage
 	cursor := in.Cursor
@@ -380,8 +381,10 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 		if err != nil {
 			return failure(err)
 		}
-		for _, l := range page.Listings {
-			if err := send(listing{Path: l.Path, ID: l.ID, Cursor: store.Cursor(l.Path)}); err != nil {
+		for rest := page.Listings; len(rest) > 0; {
+			var out listing
+			out, rest = together(rest, in.Limit)
+			if err := send(out); err != nil {
 				return err
 			}
 		}
@@ -389,6 +392,23 @@ func (p *persist) list(ctx context.Context, in operation, send pluginapi.Sender[
 			return nil
 		}
 	}
+}
+
+// together makes a message of up to limit entries, which is not much larger than a piece
+// of contents. entries has some.
+func together(entries []store.Listing, limit int) (out listing, rest []store.Listing) {
+	n, size := 0, 0
+	for n < len(entries) && (n == 0 || n < limit && size < readChunk) {
+		size += len(entries[n].Path.String()) + entryCost
+		n++
+	}
+	all := make([]listing, n)
+	for i, l := range entries[:n] {
+		all[i] = listing{Path: l.Path, ID: l.ID}
+	}
+	all[n-1].Cursor = store.Cursor(all[n-1].Path)
+	out, out.More = all[0], all[1:]
+	return out, entries[n:]
 }
 
 func (p *persist) read(ctx context.Context, in operation, send pluginapi.Sender[piece]) error {

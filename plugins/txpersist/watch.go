@@ -15,7 +15,7 @@ const maxLease = 24 * time.Hour
 // watch tells what a pattern matches and what becomes of it. A caller who is slow makes
 // send wait, and not the store.
 func (p *persist) watch(ctx context.Context, in api.WatchRequest, send pluginapi.Sender[api.Event]) error {
-	for e, err := range p.store.Watch(ctx, in.Path, in.Revision) {
+	for e, err := range p.store.WatchPaths(ctx, store.PathWatch{Pattern: in.Path, After: in.Revision, Owner: ownerOf(ctx)}) {
 		if err != nil {
 			return failure(err)
 		}
@@ -39,7 +39,7 @@ func (p *persist) watchTasks(ctx context.Context, in api.TaskRequest, send plugi
 	if in.LeaseMS < 0 || in.LeaseMS > maxLease.Milliseconds() {
 		return failure(&store.Error{Kind: store.KindArgument, Subject: "lease_ms", Why: "a lease is at most " + maxLease.String()})
 	}
-	o := store.TaskWatch{Window: in.Window, Lease: time.Duration(in.LeaseMS) * time.Millisecond}
+	o := store.TaskWatch{Window: in.Window, Lease: time.Duration(in.LeaseMS) * time.Millisecond, Owner: ownerOf(ctx)}
 	if in.Path != nil {
 		o.Pattern = *in.Path
 	}

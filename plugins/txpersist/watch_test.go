@@ -10,7 +10,9 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/pluginapi"
+	"github.com/elemental-conduit/conduit/pluginapi/plugintest"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
+	persistpb "github.com/elemental-conduit/conduit/proto/conduit/persist"
 )
 
 // pull reads a stream message by message; end leaves it.
@@ -224,6 +226,53 @@ func TestWatchesEndWithTheirCaller(t *testing.T) {
 	for range 2 {
 		if err := <-ended; conduit.AsError(err, conduit.OutcomeUnknown).Code != conduit.Canceled {
 			t.Errorf("it ends with %v", err)
+		}
+	}
+}
+
+// One user's watches leave room for those of others.
+func TestWatchesOfOneCaller(t *testing.T) {
+	f := start(t, plugintest.Attributes(map[string]string{"max_watches": "3", "max_watches_per_caller": "1"}))
+	other := *f
+	other.Client = f.As("other", pluginapi.User)
+	begin := func(f *fixture) context.CancelFunc {
+		t.Helper()
+		ctx, cancel := context.WithCancel(f.ctx)
+		t.Cleanup(cancel)
+		next, stop := iter.Pull2(conduit.Stream[*persistpb.Event](ctx, f.Service(serviceName), "Watch", &persistpb.WatchRequest{Path: "/**"}))
+		t.Cleanup(stop)
+		if e, err, ok := next(); !ok || err != nil || e.GetKind() != api.EventSynced {
+			t.Fatalf("the watch begins with %v, %v", e, err)
+		}
+		return cancel
+	}
+	refused := func(f *fixture, limit string) {
+		t.Helper()
+		for _, method := range []string{"Watch", "WatchTasks"} {
+			for _, err := range conduit.Stream[conduit.Message](f.ctx, f.Service(serviceName), method, map[string]string{"path": "/**"}) {
+				if e := wantReason(t, err, conduit.ResourceExhausted, "limit"); e.Details["limit"] != limit {
+					t.Errorf("%s: the error names %v", method, e.Details)
+				}
+			}
+		}
+	}
+	end := begin(f)
+	refused(f, "max_watches_per_caller")
+	begin(&other)
+	refused(&other, "max_watches_per_caller")
+	end()
+	for { // its place is free once the store has seen it
+		if f.ctx.Err() != nil {
+			t.Fatal("the place of a watch that ended is not given back")
+		}
+		var refusal error
+		for e, err := range conduit.Stream[*persistpb.Event](f.ctx, f.Service(serviceName), "Watch", &persistpb.WatchRequest{Path: "/**"}) {
+			if refusal = err; err == nil && e.GetKind() == api.EventSynced {
+				break
+			}
+		}
+		if refusal == nil {
+			return
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -153,7 +154,9 @@ func TestMessagesTravel(t *testing.T) {
 	travels(t, o, api.OperationOf)
 	travels(t, *o.Scope, api.ScopeOf)
 	travels(t, r, api.ResultOf)
-	travels(t, r.Listings[0], api.ListingOf)
+	l := r.Listings[0]
+	l.More = []api.Listing{{Path: *o.Path, ID: *o.ID}, {Path: *o.Path, ID: *o.ID, Cursor: "d"}}
+	travels(t, l, api.ListingOf)
 	travels(t, r.Tasks[0], api.TaskOf)
 	travels(t, api.Batch{Scope: *o.Scope, Operations: []api.Operation{o}, Key: "k"}, api.BatchOf)
 	travels(t, api.BatchReply{Results: []api.Result{r}}, api.BatchReplyOf)
@@ -162,6 +165,31 @@ func TestMessagesTravel(t *testing.T) {
 	travels(t, api.WatchRequest{Path: *o.Path, Revision: "r"}, api.WatchRequestOf)
 	travels(t, api.Event{Kind: api.EventChanges, Revision: "r", Changes: []api.Change{{Path: *o.Path, ID: o.ID}, {Path: *o.Path, Removed: true}}}, api.EventOf)
 	travels(t, api.TaskRequest{Path: o.Path, Window: 3, LeaseMS: 1 << 35}, api.TaskRequestOf)
+}
+
+// What is kept under a key, in the file: the digest of a request, and an answer. Both are
+// of this JSON, so it must stay, to the byte, over all versions: a caller who asks again
+// after an upgrade is told key_reused else.
+func TestKeptJSONStays(t *testing.T) {
+	node := address.NewNodeID(address.UniqueInstanceID("i"), address.UniqueDeploymentID("d"))
+	id := address.ResourceIDFromUUID(node, [16]byte{1})
+	o, r := sampleOperation(), sampleResult()
+	task := address.TaskIDFromUUID(id, [16]byte{2})
+	o.ID, o.Task, o.Scope.IDs = &id, &task, []address.ResourceID{id}
+	r.ID, r.IDs, r.Tasks, r.Listings = &id, o.Scope.IDs, []api.Task{{ID: task, DueMS: 5}}, []api.Listing{{Path: *o.Path, ID: id}}
+	for _, row := range []struct {
+		v    any
+		want string
+	}{
+		{api.Batch{Scope: *o.Scope, Operations: []api.Operation{o, {Op: api.OpUnlink}}, Key: "k"}, `{"scope":{"paths":["/a/**"],"ids":["ID"]},"operations":[{"op":"save","path":"/a/b","id":"ID","data":"AAEC","offset":"1099511627776","limit":7,"cursor":"c","absent":true,"task":"TASK","due_ms":"2199023255552","key":"k","scope":{"paths":["/a/**"],"ids":["ID"]},"read_only":true},{"op":"unlink"}],"key":"k"}`},
+		{api.BatchReply{Results: []api.Result{r, {}}}, `{"results":[{"id":"ID","exists":true,"removed":false,"created":true,"data":"eA==","paths":["/a/b"],"ids":["ID"],"listings":[{"path":"/a/b","id":"ID"}],"next":"n","tasks":[{"id":"TASK","due_ms":"5"}]},{}]}`},
+	} {
+		got, err := json.Marshal(row.v)
+		text := strings.NewReplacer(task.String(), "TASK").Replace(string(got))
+		if text = strings.ReplaceAll(text, id.String(), "ID"); err != nil || text != row.want {
+			t.Errorf("%T is %s, %v", row.v, text, err)
+		}
+	}
 }
 
 // FuzzBatch feeds what Transact decodes: a batch that is read can be written, and is the

@@ -111,6 +111,9 @@ type Listing struct {
 	Path   address.Path       `json:"path"`
 	ID     address.ResourceID `json:"id"`
 	Cursor string             `json:"cursor,omitempty"` // List goes on behind this one
+	// More is what follows in the same message of List, if an operation's limit asked for
+	// several; of these the last one has the cursor.
+	More []Listing `json:"more,omitempty"`
 }
 
 // Task is a task and when it is due, in Unix milliseconds.

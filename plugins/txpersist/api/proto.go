@@ -180,7 +180,7 @@ func ResultOf(m *persistpb.Result) (r Result, err error) {
 
 // Proto is the listing as it travels.
 func (l Listing) Proto() *persistpb.Listing {
-	return &persistpb.Listing{Path: l.Path.String(), Id: l.ID.String(), Cursor: l.Cursor}
+	return &persistpb.Listing{Path: l.Path.String(), Id: l.ID.String(), Cursor: l.Cursor, More: each(l.More, Listing.Proto)}
 }
 
 // ListingOf reads a listing.
@@ -189,7 +189,10 @@ func ListingOf(m *persistpb.Listing) (l Listing, err error) {
 	if l.Path, err = text[address.Path]("path", m.GetPath()); err != nil {
 		return l, err
 	}
-	l.ID, err = text[address.ResourceID]("id", m.GetId())
+	if l.ID, err = text[address.ResourceID]("id", m.GetId()); err != nil {
+		return l, err
+	}
+	l.More, err = eachOf(m.GetMore(), ListingOf)
 	return l, err
 }
 

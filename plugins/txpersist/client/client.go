@@ -406,12 +406,12 @@ func (c *Client) Batch(ctx context.Context, scope Scope, ops ...api.Operation) (
 	return r.Results, err
 }
 
-// List yields what a pattern matches, in the order of paths, read page by page. The loop
-// ends with the first error; one that is lost midway goes on behind the last entry, as
+// List yields what a pattern matches, in the order of paths, read page by page; only some
+// have a cursor. The loop ends with the first error; one that is lost midway goes on behind the last entry, as
 // long as each attempt brings some.
 func (c *Client) List(ctx context.Context, pattern address.Path) iter.Seq2[api.Listing, error] {
 	return func(yield func(api.Listing, error) bool) {
-		in := api.Operation{Path: &pattern}
+		in := api.Operation{Path: &pattern, Limit: api.MaxPage} // as many in a message as it likes
 		for attempt := 1; ; attempt++ {
 			inv, err := c.invoker(ctx, about(in))
 			if err == nil {
@@ -420,8 +420,8 @@ func (c *Client) List(ctx context.Context, pattern address.Path) iter.Seq2[api.L
 					if l, err = read(api.ListingOf, m, failed); err != nil {
 						break
 					}
-					attempt, in.Cursor = 1, l.Cursor
-					if !yield(l, nil) {
+					attempt, in.Cursor = 1, lastOf(l).Cursor
+					if !yieldAll(l, yield) {
 						return
 					}
 				}
@@ -435,6 +435,29 @@ func (c *Client) List(ctx context.Context, pattern address.Path) iter.Seq2[api.L
 			}
 		}
 	}
+}
+
+// lastOf is the last entry of a message.
+func lastOf(l api.Listing) api.Listing {
+	if n := len(l.More); n > 0 {
+		return l.More[n-1]
+	}
+	return l
+}
+
+// yieldAll yields all entries of a message.
+func yieldAll(l api.Listing, yield func(api.Listing, error) bool) bool {
+	more := l.More
+	l.More = nil
+	if !yield(l, nil) {
+		return false
+	}
+	for _, l := range more {
+		if !yield(l, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // writeChunk is how many bytes of contents go into a message.

@@ -21,6 +21,8 @@ type TaskWatch struct {
 	Window int
 	// Lease is how long it has each to itself; 0 = Options.Lease.
 	Lease time.Duration
+	// Owner is for whom it is, as Options.MaxWatchesEach counts; it may be empty.
+	Owner string
 }
 
 const (
@@ -275,7 +277,7 @@ func (d *deliverer) leave(w *taskWatch) {
 // it gets there.
 //
 // The loop ends with the first error: KindArgument or KindNode for what it asks for,
-// KindLimit with more than Options.MaxWatches, KindState once the store is closed,
+// KindLimit with more than Options.MaxWatches or MaxWatchesEach, KindState once the store is closed,
 // KindFailed after the store takes no more writes, or the cause of ctx.
 func (s *Store) WatchTasks(ctx context.Context, o TaskWatch) iter.Seq2[Task, error] {
 	return func(yield func(Task, error) bool) {
@@ -302,10 +304,10 @@ func (s *Store) watchTasks(ctx context.Context, o TaskWatch, yield func(Task) bo
 	if w.lease == 0 {
 		w.lease = s.opts.Lease
 	}
-	if err := s.takeWatch(); err != nil {
+	if err := s.takeWatch(o.Owner); err != nil {
 		return err
 	}
-	defer s.giveWatch()
+	defer s.giveWatch(o.Owner)
 	s.tasks.add(w)
 	defer s.tasks.leave(w)
 	for {

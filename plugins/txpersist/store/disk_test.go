@@ -65,6 +65,24 @@ func childFillsSmallDisk(ctx context.Context, file string) error {
 	if _, err := s.BackupFile(ctx, copied); KindOf(err) != KindFull {
 		return fmt.Errorf("a backup on the full disk: %w", err)
 	}
+	// Contents that are larger than the disk fail in the middle and leave nothing, and what
+	// they had written is room again.
+	err = s.Update(ctx, paths("/"), func(tx *WriteTx) error {
+		w, err := tx.Create(path("/stream"), newID())
+		for err == nil {
+			_, err = w.Write(make([]byte, 1<<20))
+		}
+		return err
+	})
+	if KindOf(err) != KindFull {
+		return fmt.Errorf("contents larger than the disk: %w", err)
+	}
+	if err := s.sweeper.wait(ctx); err != nil {
+		return err
+	}
+	if err := whole(); err != nil {
+		return fmt.Errorf("behind contents larger than the disk: %w", err)
+	}
 	// What is removed makes room, on a disk that is full, without being opened anew. A
 	// removal writes pages itself; those that the last failures left are enough for it.
 	err = s.Update(ctx, paths("/"), func(tx *WriteTx) error {

@@ -30,6 +30,7 @@ type feed struct {
 	ended   *Error        // why nothing comes any more
 	over    chan struct{} // closed then
 	watches int
+	owners  map[string]int // of these, by owner
 }
 
 // batch is what one commit of the file changed.
@@ -53,6 +54,7 @@ func (f *feed) open(head uint64, limit int64) {
 	f.epoch, f.limit = rand.Uint64(), limit
 	f.head, f.lost = head, head
 	f.moved, f.over = make(chan struct{}), make(chan struct{})
+	f.owners = map[string]int{}
 }
 
 // changesOf lists what the transactions of one commit have changed; forgotten says that

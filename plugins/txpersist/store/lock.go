@@ -18,7 +18,8 @@ type claim struct {
 	ids   map[uuid]struct{}
 	ready chan struct{} // closed when granted
 
-	all, none bool // what everything and nothing say, once and for all
+	all, none bool  // what everything and nothing say, once and for all
+	tree      *tree // of the globs, if they are many
 }
 
 // everything is the claim of all paths and ids.
@@ -38,10 +39,8 @@ func (c *claim) conflicts(d *claim) bool {
 	if c.all || d.all { // also of ids that are at no path yet
 		return !c.none && !d.none
 	}
-	for _, g := range c.globs {
-		if slices.ContainsFunc(d.globs, g.overlaps) {
-			return true
-		}
+	if c.overlaps(d) {
+		return true
 	}
 	// Most have none of these, and to begin to walk a map is not free.
 	if len(d.exact) > 0 && c.hits(d) || len(c.exact) > 0 && d.hits(c) {
@@ -51,8 +50,32 @@ func (c *claim) conflicts(d *claim) bool {
 		len(c.ids) > 0 && len(d.ids) > 0 && meets(c.ids, d.ids)
 }
 
+// overlaps reports whether a glob of c and one of d do.
+func (c *claim) overlaps(d *claim) bool {
+	if len(c.globs) > len(d.globs) {
+		c, d = d, c
+	}
+	if d.tree != nil {
+		return slices.ContainsFunc(c.globs, func(g glob) bool { return d.tree.overlaps(g.components) })
+	}
+	for _, g := range c.globs {
+		if slices.ContainsFunc(d.globs, g.overlaps) {
+			return true
+		}
+	}
+	return false
+}
+
 // hits reports whether a glob of c covers a single path of d.
 func (c *claim) hits(d *claim) bool {
+	if c.tree != nil {
+		for _, path := range d.exact {
+			if c.tree.covers(path.components) {
+				return true
+			}
+		}
+		return false
+	}
 	for _, g := range c.globs {
 		for _, path := range d.exact {
 			if g.covers(path) {
@@ -87,7 +110,10 @@ type lockTable struct {
 
 // acquire waits until the claim is granted, or returns why ctx ended.
 func (t *lockTable) acquire(ctx context.Context, c *claim) error {
-	c.all, c.none = c.everything(), c.nothing()
+	if len(c.globs) > maxGlobs || countWild(c.globs) > maxWild {
+		c.globs = []glob{{open: true}}
+	}
+	c.all, c.none, c.tree = c.everything(), c.nothing(), treeOf(c.globs)
 	t.mu.Lock()
 	if t.granted == nil {
 		t.granted = map[*claim]struct{}{}
@@ -148,6 +174,95 @@ func (t *lockTable) wake() {
 	t.waiting = still
 }
 
+// tree has many globs, all open, so that it costs little to find one of them.
+type tree struct {
+	ends bool // a glob does: what is below is its
+	kids map[string]*tree
+	any  *tree // of "*"
+}
+
+// treeOf makes a tree of so many globs that it is worth it; nil of fewer.
+func treeOf(globs []glob) *tree {
+	if len(globs) < minTree {
+		return nil
+	}
+	root := &tree{}
+	for _, g := range globs {
+		root.add(g.components)
+	}
+	return root
+}
+
+func (n *tree) add(components []string) {
+	for _, c := range components {
+		if n.ends {
+			return
+		}
+		kid := n.any
+		if c != address.Wildcard {
+			kid = n.kids[c]
+		}
+		if kid == nil {
+			kid = &tree{}
+			switch {
+			case c == address.Wildcard:
+				n.any = kid
+			case n.kids == nil:
+				n.kids = map[string]*tree{c: kid}
+			default:
+				n.kids[c] = kid
+			}
+		}
+		n = kid
+	}
+	n.ends, n.kids, n.any = true, nil, nil
+}
+
+// overlaps is glob.overlaps with one of the tree's.
+func (n *tree) overlaps(components []string) bool {
+	switch {
+	case n == nil:
+		return false
+	case n.ends || len(components) == 0:
+		return true
+	case components[0] != address.Wildcard:
+		return n.kids[components[0]].overlaps(components[1:]) || n.any.overlaps(components[1:])
+	case n.any.overlaps(components[1:]):
+		return true
+	}
+	for _, kid := range n.kids {
+		if kid.overlaps(components[1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// covers is glob.covers by one of the tree's.
+func (n *tree) covers(components []string) bool {
+	switch {
+	case n == nil:
+		return false
+	case n.ends:
+		return true
+	case len(components) == 0:
+		return false
+	case components[0] != address.Wildcard && n.kids[components[0]].covers(components[1:]):
+		return true
+	}
+	return n.any.covers(components[1:])
+}
+
+// countWild counts globs that have a wildcard.
+func countWild(globs []glob) (n int) {
+	for _, g := range globs {
+		if slices.Contains(g.components, address.Wildcard) {
+			n++
+		}
+	}
+	return n
+}
+
 // exactGlob is the glob of one path's key.
 func exactGlob(key string) glob {
 	components, _ := keyComponents(key)
@@ -175,6 +290,7 @@ type Scope struct {
 type scope struct {
 	globs []glob // all open
 	ids   map[uuid]struct{}
+	tree  *tree    // of the globs, if they are many
 	once  *keyEdit // without an answer; nil if it has none
 }
 
@@ -194,10 +310,17 @@ func (s scope) everything() bool {
 }
 
 func (s scope) coversKey(key string) bool {
+	if s.tree != nil {
+		components, ok := keyComponents(key)
+		return ok && s.tree.covers(components)
+	}
 	return slices.ContainsFunc(s.globs, func(g glob) bool { ok, _ := g.match(key); return ok })
 }
 
 func (s scope) coversGlob(g glob) bool {
+	if s.tree != nil {
+		return s.tree.covers(g.components)
+	}
 	return slices.ContainsFunc(s.globs, func(d glob) bool { return d.covers(g) })
 }
 

@@ -28,6 +28,9 @@ const (
 	// evictions is how many old keys a transaction takes away that adds one; with more
 	// than one of them the number of keys comes down by and by.
 	evictions = 4
+	// clockSlack is how far ahead of the clock a key may be that is not one of a clock that
+	// was wrong.
+	clockSlack = time.Minute
 )
 
 // keyCount is how many keys there are; only who commits uses it.
@@ -143,8 +146,13 @@ func (a applier) writeKey() error {
 	}
 	*a.keys++
 	expired := binary.BigEndian.AppendUint64(nil, uint64(now.Add(-a.opts.KeyAge).UnixMilli()))
+	ahead := binary.BigEndian.AppendUint64(nil, uint64(now.Add(clockSlack).UnixMilli()))
 	for range evictions {
-		k, v := a.tx.Bucket([]byte(bucketAges)).Cursor().First()
+		c := a.tx.Bucket([]byte(bucketAges)).Cursor()
+		k, v := c.First()
+		if last, value := c.Last(); *a.keys > a.opts.MaxKeys && bytes.Compare(last, ahead) > 0 {
+			k, v = last, value // of a clock that was ahead: it must not push out what is made now
+		}
 		if k == nil || *a.keys <= a.opts.MaxKeys && bytes.Compare(k[:min(8, len(k))], expired) >= 0 {
 			return nil
 		}

@@ -30,6 +30,9 @@ type Options struct {
 	// MaxOpenEach is how many of them may be those of one owner, see Scope.Owner;
 	// 0 = 1024. Transactions without an owner count for MaxOpen alone.
 	MaxOpenEach int
+	// MaxScope is how many paths and ids a transaction may declare; 0 = 10,000. One that
+	// writes and declares more than 1,024 paths, or 64 with wildcards, locks all of them.
+	MaxScope int
 	// MaxPath is the length of the longest path in bytes, without its context;
 	// 0 = 1024.
 	MaxPath int
@@ -47,6 +50,9 @@ type Options struct {
 	CheckLimit int64
 	// MaxWatches is how many watches of paths and of tasks may be open; 0 = 1024.
 	MaxWatches int
+	// MaxWatchesEach is how many of them may be those of one owner, see PathWatch.Owner and
+	// TaskWatch.Owner; 0 = 256. Watches without an owner count for MaxWatches alone.
+	MaxWatchesEach int
 	// History is how many bytes of changes are kept in memory for watches that are
 	// slow or come back: the length of each path and 64; 0 = 8 MiB.
 	History int64
@@ -70,6 +76,10 @@ const (
 	allocSize = 16 << 20 // the file grows by this
 
 	listBatch = 128 // entries that a listing reads at a time
+
+	minTree  = 16   // globs of a scope that are worth a tree
+	maxGlobs = 1024 // that a writer locks one by one; with more it locks all
+	maxWild  = 64   // of these with wildcards, each of which may meet all of another's
 
 	maxExact   = 4096 // aliases that a writer locks one by one; with more it locks all
 	maxAttempt = 3    // then a writer whose aliases keep changing locks all
@@ -96,6 +106,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxOpenEach == 0 {
 		o.MaxOpenEach = 1024
 	}
+	if o.MaxScope == 0 {
+		o.MaxScope = 10_000
+	}
 	if o.MaxPath == 0 {
 		o.MaxPath = 1024
 	}
@@ -107,6 +120,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxWatches == 0 {
 		o.MaxWatches = 1024
+	}
+	if o.MaxWatchesEach == 0 {
+		o.MaxWatchesEach = 256
 	}
 	if o.History == 0 {
 		o.History = 8 << 20

@@ -35,7 +35,7 @@ const (
 )
 
 // stageAt is how many bytes of contents a transaction keeps in memory.
-func (o *Options) stageAt() int64 {
+func (o Options) stageAt() int64 {
 	if o.stage > 0 {
 		return o.stage
 	}
@@ -71,8 +71,7 @@ func (t *ReadTx) stage(c *contents) error {
 	if n == 0 {
 		return nil
 	}
-	// Not to be given up midway: nobody could say then what there is.
-	if err := t.s.commits.commit(context.Background(), &edits{part: part, bytes: n}); err != nil {
+	if err := t.s.commits.commit(t.s.sweeper.ctx, &edits{part: part, bytes: n}); err != nil { // until the store is closed, which waits for us
 		return err
 	}
 	if part.first {

@@ -116,6 +116,9 @@ func (s *Store) Update(ctx context.Context, scope Scope, fn func(*WriteTx) error
 // parseScope checks a declaration.
 func (s *Store) parseScope(declared Scope) (scope, error) {
 	out := scope{ids: make(map[uuid]struct{}, len(declared.IDs))}
+	if n := len(declared.Paths) + len(declared.IDs); n > s.opts.MaxScope {
+		return scope{}, tooMuch("MaxScope", int64(s.opts.MaxScope), declared.Label, "a scope of %d paths and ids; declare a path above them", n)
+	}
 	for _, p := range declared.Paths {
 		if err := s.checkNode(p); err != nil {
 			return scope{}, err
@@ -124,6 +127,7 @@ func (s *Store) parseScope(declared Scope) (scope, error) {
 		g.open = true
 		out.globs = append(out.globs, g)
 	}
+	out.tree = treeOf(out.globs)
 	for _, id := range declared.IDs {
 		if err := s.checkID(id.Node(), id.String()); err != nil {
 			return scope{}, err

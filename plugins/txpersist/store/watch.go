@@ -63,9 +63,25 @@ const maxEvent = 1000
 // more than Options.MaxWatches, KindState once the store is closed, KindFailed after
 // the store takes no more writes, or the cause of ctx.
 func (s *Store) Watch(ctx context.Context, pattern address.Path, after string) iter.Seq2[Event, error] {
+	return s.WatchPaths(ctx, PathWatch{Pattern: pattern, After: after})
+}
+
+// PathWatch says what is watched, and for whom.
+type PathWatch struct {
+	// Pattern is what a path must match.
+	Pattern address.Path
+	// After is the revision to go on behind; "" = from the state of now.
+	After string
+	// Owner is for whom it is, as Options.MaxWatchesEach counts; it may be empty.
+	Owner string
+}
+
+// WatchPaths is [Store.Watch] for an owner: the error may be that of
+// Options.MaxWatchesEach, too.
+func (s *Store) WatchPaths(ctx context.Context, o PathWatch) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		w := &watch{s: s, glob: newGlob(pattern), yield: yield}
-		if err := w.run(ctx, pattern, after); err != nil && !w.left {
+		w := &watch{s: s, glob: newGlob(o.Pattern), yield: yield}
+		if err := w.run(ctx, o); err != nil && !w.left {
 			yield(Event{}, err)
 		}
 	}
@@ -91,9 +107,9 @@ func (w *watch) tell(e Event) error {
 	return nil
 }
 
-func (w *watch) run(ctx context.Context, pattern address.Path, after string) error {
-	s := w.s
-	if err := s.checkNode(pattern); err != nil {
+func (w *watch) run(ctx context.Context, o PathWatch) error {
+	s, after := w.s, o.After
+	if err := s.checkNode(o.Pattern); err != nil {
 		return err
 	}
 	goesOn := false
@@ -104,10 +120,10 @@ func (w *watch) run(ctx context.Context, pattern address.Path, after string) err
 		}
 		w.at, goesOn = n, ours && s.feed.knows(n)
 	}
-	if err := s.takeWatch(); err != nil {
+	if err := s.takeWatch(o.Owner); err != nil {
 		return err
 	}
-	defer s.giveWatch()
+	defer s.giveWatch(o.Owner)
 	if goesOn {
 		if err := w.synced(); err != nil {
 			return err
@@ -296,7 +312,7 @@ func (w *watch) change(c keyChange) (Change, error) {
 }
 
 // takeWatch counts a watch in, of paths or of tasks.
-func (s *Store) takeWatch() error {
+func (s *Store) takeWatch(owner string) error {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	switch {
@@ -304,13 +320,24 @@ func (s *Store) takeWatch() error {
 		return s.feed.ended
 	case s.feed.watches >= s.opts.MaxWatches:
 		return tooMuch("MaxWatches", int64(s.opts.MaxWatches), "", "%d watches are open, and no more may; end some, or raise MaxWatches", s.feed.watches)
+	case owner != "" && s.feed.owners[owner] >= s.opts.MaxWatchesEach:
+		return tooMuch("MaxWatchesEach", int64(s.opts.MaxWatchesEach), "", "%d watches of one caller are open, and no more may; end some, or raise MaxWatchesEach", s.feed.owners[owner])
 	}
 	s.feed.watches++
+	if owner != "" {
+		s.feed.owners[owner]++
+	}
 	return nil
 }
 
-func (s *Store) giveWatch() {
+func (s *Store) giveWatch(owner string) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	s.feed.watches--
+	if owner == "" {
+		return
+	}
+	if s.feed.owners[owner]--; s.feed.owners[owner] == 0 {
+		delete(s.feed.owners, owner)
+	}
 }

@@ -176,6 +176,56 @@ func TestWatchRefuses(t *testing.T) {
 	wantKind(t, s.watch("/**", "").end(), KindState)
 }
 
+// One owner has so many watches, of paths and of tasks together, and others have theirs
+// beside. Who has no owner counts for all alone.
+func TestWatchesOfEachOwner(t *testing.T) {
+	s := newStore(t, func(o *Options) { o.MaxWatches, o.MaxWatchesEach = 4, 2 })
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	ended := make(chan error)
+	watch := func(owner string) {
+		begun := make(chan struct{})
+		go func() {
+			var end error
+			for e, err := range s.WatchPaths(ctx, PathWatch{Pattern: path("/**"), Owner: owner}) {
+				if end = err; e.Kind == EventSynced {
+					close(begun)
+				}
+			}
+			ended <- end
+		}()
+		<-begun
+	}
+	refused := func(owner, limit string, most int64) {
+		t.Helper()
+		for _, err := range s.WatchPaths(s.ctx, PathWatch{Pattern: path("/**"), Owner: owner}) {
+			wantLimit(t, err, limit, most)
+		}
+		for _, err := range s.WatchTasks(s.ctx, TaskWatch{Owner: owner}) {
+			wantLimit(t, err, limit, most)
+		}
+	}
+	watch("ada")
+	watch("ada")
+	refused("ada", "MaxWatchesEach", 2)
+	watch("bob")
+	watch("")
+	for _, owner := range []string{"ada", "bob", "carl", ""} {
+		refused(owner, "MaxWatches", 4)
+	}
+	cancel()
+	for range 4 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("a watch ends with %v", err)
+		}
+	}
+	s.feed.mu.Lock()
+	if len(s.feed.owners) > 0 || s.feed.watches > 0 {
+		t.Errorf("%d watches are left, of %v", s.feed.watches, s.feed.owners)
+	}
+	s.feed.mu.Unlock()
+}
+
 // A loop that leaves, and a context that ends, end a watch.
 func TestWatchEnds(t *testing.T) {
 	s := newStore(t, func(o *Options) { o.MaxWatches = 1 })

@@ -345,10 +345,13 @@ func (x *Result) GetTasks() []*Task {
 
 // Listing is one place of a resource.
 type Listing struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Cursor        string                 `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"` // List goes on behind this one
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Path   string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Id     string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Cursor string                 `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"` // List goes on behind this one
+	// More of what List streams, behind the first: for those who ask, with limit, for several
+	// in a message. Of these the last one has the cursor alone.
+	More          []*Listing `protobuf:"bytes,4,rep,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -402,6 +405,13 @@ func (x *Listing) GetCursor() string {
 		return x.Cursor
 	}
 	return ""
+}
+
+func (x *Listing) GetMore() []*Listing {
+	if x != nil {
+		return x.More
+	}
+	return nil
 }
 
 // Task is a task and when it is due.
@@ -1171,11 +1181,12 @@ const file_conduit_persist_persist_proto_rawDesc = "" +
 	"\b_removedB\n" +
 	"\n" +
 	"\b_createdB\a\n" +
-	"\x05_data\"E\n" +
+	"\x05_data\"s\n" +
 	"\aListing\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
-	"\x06cursor\x18\x03 \x01(\tR\x06cursor\".\n" +
+	"\x06cursor\x18\x03 \x01(\tR\x06cursor\x12,\n" +
+	"\x04more\x18\x04 \x03(\v2\x18.conduit.persist.ListingR\x04more\".\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06due_ms\x18\x02 \x01(\x03R\x06due_ms\"\x83\x01\n" +
@@ -1307,68 +1318,69 @@ var file_conduit_persist_persist_proto_depIdxs = []int32{
 	1,  // 0: conduit.persist.Operation.scope:type_name -> conduit.persist.Scope
 	3,  // 1: conduit.persist.Result.listings:type_name -> conduit.persist.Listing
 	4,  // 2: conduit.persist.Result.tasks:type_name -> conduit.persist.Task
-	1,  // 3: conduit.persist.Batch.scope:type_name -> conduit.persist.Scope
-	0,  // 4: conduit.persist.Batch.operations:type_name -> conduit.persist.Operation
-	2,  // 5: conduit.persist.BatchReply.results:type_name -> conduit.persist.Result
-	11, // 6: conduit.persist.Event.changes:type_name -> conduit.persist.Change
-	14, // 7: conduit.persist.StatsReply.transactions:type_name -> conduit.persist.OpenTransaction
-	0,  // 8: conduit.persist.ResourceStore.Exists:input_type -> conduit.persist.Operation
-	0,  // 9: conduit.persist.ResourceStore.Lookup:input_type -> conduit.persist.Operation
-	0,  // 10: conduit.persist.ResourceStore.Paths:input_type -> conduit.persist.Operation
-	0,  // 11: conduit.persist.ResourceStore.Load:input_type -> conduit.persist.Operation
-	0,  // 12: conduit.persist.ResourceStore.Tasks:input_type -> conduit.persist.Operation
-	0,  // 13: conduit.persist.ResourceStore.Page:input_type -> conduit.persist.Operation
-	0,  // 14: conduit.persist.ResourceStore.Save:input_type -> conduit.persist.Operation
-	0,  // 15: conduit.persist.ResourceStore.Put:input_type -> conduit.persist.Operation
-	0,  // 16: conduit.persist.ResourceStore.Update:input_type -> conduit.persist.Operation
-	0,  // 17: conduit.persist.ResourceStore.Append:input_type -> conduit.persist.Operation
-	0,  // 18: conduit.persist.ResourceStore.WriteAt:input_type -> conduit.persist.Operation
-	0,  // 19: conduit.persist.ResourceStore.LinkNew:input_type -> conduit.persist.Operation
-	0,  // 20: conduit.persist.ResourceStore.Link:input_type -> conduit.persist.Operation
-	0,  // 21: conduit.persist.ResourceStore.Unlink:input_type -> conduit.persist.Operation
-	0,  // 22: conduit.persist.ResourceStore.Remove:input_type -> conduit.persist.Operation
-	0,  // 23: conduit.persist.ResourceStore.RemoveMatching:input_type -> conduit.persist.Operation
-	0,  // 24: conduit.persist.ResourceStore.CreateTask:input_type -> conduit.persist.Operation
-	0,  // 25: conduit.persist.ResourceStore.DeleteTask:input_type -> conduit.persist.Operation
-	0,  // 26: conduit.persist.ResourceStore.FinishTask:input_type -> conduit.persist.Operation
-	5,  // 27: conduit.persist.ResourceStore.Transact:input_type -> conduit.persist.Batch
-	0,  // 28: conduit.persist.ResourceStore.List:input_type -> conduit.persist.Operation
-	0,  // 29: conduit.persist.ResourceStore.Read:input_type -> conduit.persist.Operation
-	0,  // 30: conduit.persist.ResourceStore.Write:input_type -> conduit.persist.Operation
-	0,  // 31: conduit.persist.ResourceStore.Transaction:input_type -> conduit.persist.Operation
-	9,  // 32: conduit.persist.ResourceStore.Watch:input_type -> conduit.persist.WatchRequest
-	12, // 33: conduit.persist.ResourceStore.WatchTasks:input_type -> conduit.persist.TaskRequest
-	2,  // 34: conduit.persist.ResourceStore.Exists:output_type -> conduit.persist.Result
-	2,  // 35: conduit.persist.ResourceStore.Lookup:output_type -> conduit.persist.Result
-	2,  // 36: conduit.persist.ResourceStore.Paths:output_type -> conduit.persist.Result
-	2,  // 37: conduit.persist.ResourceStore.Load:output_type -> conduit.persist.Result
-	2,  // 38: conduit.persist.ResourceStore.Tasks:output_type -> conduit.persist.Result
-	2,  // 39: conduit.persist.ResourceStore.Page:output_type -> conduit.persist.Result
-	2,  // 40: conduit.persist.ResourceStore.Save:output_type -> conduit.persist.Result
-	2,  // 41: conduit.persist.ResourceStore.Put:output_type -> conduit.persist.Result
-	2,  // 42: conduit.persist.ResourceStore.Update:output_type -> conduit.persist.Result
-	2,  // 43: conduit.persist.ResourceStore.Append:output_type -> conduit.persist.Result
-	2,  // 44: conduit.persist.ResourceStore.WriteAt:output_type -> conduit.persist.Result
-	2,  // 45: conduit.persist.ResourceStore.LinkNew:output_type -> conduit.persist.Result
-	2,  // 46: conduit.persist.ResourceStore.Link:output_type -> conduit.persist.Result
-	2,  // 47: conduit.persist.ResourceStore.Unlink:output_type -> conduit.persist.Result
-	2,  // 48: conduit.persist.ResourceStore.Remove:output_type -> conduit.persist.Result
-	2,  // 49: conduit.persist.ResourceStore.RemoveMatching:output_type -> conduit.persist.Result
-	2,  // 50: conduit.persist.ResourceStore.CreateTask:output_type -> conduit.persist.Result
-	2,  // 51: conduit.persist.ResourceStore.DeleteTask:output_type -> conduit.persist.Result
-	2,  // 52: conduit.persist.ResourceStore.FinishTask:output_type -> conduit.persist.Result
-	6,  // 53: conduit.persist.ResourceStore.Transact:output_type -> conduit.persist.BatchReply
-	3,  // 54: conduit.persist.ResourceStore.List:output_type -> conduit.persist.Listing
-	7,  // 55: conduit.persist.ResourceStore.Read:output_type -> conduit.persist.Piece
-	8,  // 56: conduit.persist.ResourceStore.Write:output_type -> conduit.persist.WriteReply
-	2,  // 57: conduit.persist.ResourceStore.Transaction:output_type -> conduit.persist.Result
-	10, // 58: conduit.persist.ResourceStore.Watch:output_type -> conduit.persist.Event
-	4,  // 59: conduit.persist.ResourceStore.WatchTasks:output_type -> conduit.persist.Task
-	34, // [34:60] is the sub-list for method output_type
-	8,  // [8:34] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	3,  // 3: conduit.persist.Listing.more:type_name -> conduit.persist.Listing
+	1,  // 4: conduit.persist.Batch.scope:type_name -> conduit.persist.Scope
+	0,  // 5: conduit.persist.Batch.operations:type_name -> conduit.persist.Operation
+	2,  // 6: conduit.persist.BatchReply.results:type_name -> conduit.persist.Result
+	11, // 7: conduit.persist.Event.changes:type_name -> conduit.persist.Change
+	14, // 8: conduit.persist.StatsReply.transactions:type_name -> conduit.persist.OpenTransaction
+	0,  // 9: conduit.persist.ResourceStore.Exists:input_type -> conduit.persist.Operation
+	0,  // 10: conduit.persist.ResourceStore.Lookup:input_type -> conduit.persist.Operation
+	0,  // 11: conduit.persist.ResourceStore.Paths:input_type -> conduit.persist.Operation
+	0,  // 12: conduit.persist.ResourceStore.Load:input_type -> conduit.persist.Operation
+	0,  // 13: conduit.persist.ResourceStore.Tasks:input_type -> conduit.persist.Operation
+	0,  // 14: conduit.persist.ResourceStore.Page:input_type -> conduit.persist.Operation
+	0,  // 15: conduit.persist.ResourceStore.Save:input_type -> conduit.persist.Operation
+	0,  // 16: conduit.persist.ResourceStore.Put:input_type -> conduit.persist.Operation
+	0,  // 17: conduit.persist.ResourceStore.Update:input_type -> conduit.persist.Operation
+	0,  // 18: conduit.persist.ResourceStore.Append:input_type -> conduit.persist.Operation
+	0,  // 19: conduit.persist.ResourceStore.WriteAt:input_type -> conduit.persist.Operation
+	0,  // 20: conduit.persist.ResourceStore.LinkNew:input_type -> conduit.persist.Operation
+	0,  // 21: conduit.persist.ResourceStore.Link:input_type -> conduit.persist.Operation
+	0,  // 22: conduit.persist.ResourceStore.Unlink:input_type -> conduit.persist.Operation
+	0,  // 23: conduit.persist.ResourceStore.Remove:input_type -> conduit.persist.Operation
+	0,  // 24: conduit.persist.ResourceStore.RemoveMatching:input_type -> conduit.persist.Operation
+	0,  // 25: conduit.persist.ResourceStore.CreateTask:input_type -> conduit.persist.Operation
+	0,  // 26: conduit.persist.ResourceStore.DeleteTask:input_type -> conduit.persist.Operation
+	0,  // 27: conduit.persist.ResourceStore.FinishTask:input_type -> conduit.persist.Operation
+	5,  // 28: conduit.persist.ResourceStore.Transact:input_type -> conduit.persist.Batch
+	0,  // 29: conduit.persist.ResourceStore.List:input_type -> conduit.persist.Operation
+	0,  // 30: conduit.persist.ResourceStore.Read:input_type -> conduit.persist.Operation
+	0,  // 31: conduit.persist.ResourceStore.Write:input_type -> conduit.persist.Operation
+	0,  // 32: conduit.persist.ResourceStore.Transaction:input_type -> conduit.persist.Operation
+	9,  // 33: conduit.persist.ResourceStore.Watch:input_type -> conduit.persist.WatchRequest
+	12, // 34: conduit.persist.ResourceStore.WatchTasks:input_type -> conduit.persist.TaskRequest
+	2,  // 35: conduit.persist.ResourceStore.Exists:output_type -> conduit.persist.Result
+	2,  // 36: conduit.persist.ResourceStore.Lookup:output_type -> conduit.persist.Result
+	2,  // 37: conduit.persist.ResourceStore.Paths:output_type -> conduit.persist.Result
+	2,  // 38: conduit.persist.ResourceStore.Load:output_type -> conduit.persist.Result
+	2,  // 39: conduit.persist.ResourceStore.Tasks:output_type -> conduit.persist.Result
+	2,  // 40: conduit.persist.ResourceStore.Page:output_type -> conduit.persist.Result
+	2,  // 41: conduit.persist.ResourceStore.Save:output_type -> conduit.persist.Result
+	2,  // 42: conduit.persist.ResourceStore.Put:output_type -> conduit.persist.Result
+	2,  // 43: conduit.persist.ResourceStore.Update:output_type -> conduit.persist.Result
+	2,  // 44: conduit.persist.ResourceStore.Append:output_type -> conduit.persist.Result
+	2,  // 45: conduit.persist.ResourceStore.WriteAt:output_type -> conduit.persist.Result
+	2,  // 46: conduit.persist.ResourceStore.LinkNew:output_type -> conduit.persist.Result
+	2,  // 47: conduit.persist.ResourceStore.Link:output_type -> conduit.persist.Result
+	2,  // 48: conduit.persist.ResourceStore.Unlink:output_type -> conduit.persist.Result
+	2,  // 49: conduit.persist.ResourceStore.Remove:output_type -> conduit.persist.Result
+	2,  // 50: conduit.persist.ResourceStore.RemoveMatching:output_type -> conduit.persist.Result
+	2,  // 51: conduit.persist.ResourceStore.CreateTask:output_type -> conduit.persist.Result
+	2,  // 52: conduit.persist.ResourceStore.DeleteTask:output_type -> conduit.persist.Result
+	2,  // 53: conduit.persist.ResourceStore.FinishTask:output_type -> conduit.persist.Result
+	6,  // 54: conduit.persist.ResourceStore.Transact:output_type -> conduit.persist.BatchReply
+	3,  // 55: conduit.persist.ResourceStore.List:output_type -> conduit.persist.Listing
+	7,  // 56: conduit.persist.ResourceStore.Read:output_type -> conduit.persist.Piece
+	8,  // 57: conduit.persist.ResourceStore.Write:output_type -> conduit.persist.WriteReply
+	2,  // 58: conduit.persist.ResourceStore.Transaction:output_type -> conduit.persist.Result
+	10, // 59: conduit.persist.ResourceStore.Watch:output_type -> conduit.persist.Event
+	4,  // 60: conduit.persist.ResourceStore.WatchTasks:output_type -> conduit.persist.Task
+	35, // [35:61] is the sub-list for method output_type
+	9,  // [9:35] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_conduit_persist_persist_proto_init() }

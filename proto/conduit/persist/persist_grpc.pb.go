@@ -82,7 +82,7 @@ type ResourceStoreClient interface {
 	FinishTask(ctx context.Context, in *Operation, opts ...grpc.CallOption) (*Result, error)
 	// All operations or none.
 	Transact(ctx context.Context, in *Batch, opts ...grpc.CallOption) (*BatchReply, error)
-	// What a pattern matches.
+	// What a pattern matches: an entry in each message, or up to limit in each.
 	List(ctx context.Context, in *Operation, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Listing], error)
 	// Contents in pieces.
 	Read(ctx context.Context, in *Operation, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Piece], error)
@@ -432,7 +432,7 @@ type ResourceStoreServer interface {
 	FinishTask(context.Context, *Operation) (*Result, error)
 	// All operations or none.
 	Transact(context.Context, *Batch) (*BatchReply, error)
-	// What a pattern matches.
+	// What a pattern matches: an entry in each message, or up to limit in each.
 	List(*Operation, grpc.ServerStreamingServer[Listing]) error
 	// Contents in pieces.
 	Read(*Operation, grpc.ServerStreamingServer[Piece]) error
