@@ -28,10 +28,13 @@ const pace = 64 << 10
 func (q *request) readRequest(in *conduit.Invocation) *fault {
 	header := q.r.Header
 	content, known := contentOf(header)
+	if known && content == typeNDJSON {
+		return q.readLines(in)
+	}
 	empty := q.r.ContentLength == 0
 	if !empty { // it has a body, or may have
-		if e := header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-			return refuse(http.StatusUnsupportedMediaType, conduit.InvalidArgument, reasonMediaType, "a body is sent as it is, without a Content-Encoding")
+		if f := plain(header); f != nil {
+			return f
 		}
 		if !known {
 			// Before it is read: what cannot be used need not be sent.
@@ -52,7 +55,7 @@ func (q *request) readRequest(in *conduit.Invocation) *fault {
 		in.Request = nil
 		return nil
 	case content == conduit.ContentJSON:
-		if f := checkJSON(in.Request); f != nil {
+		if f := checkJSON(in.Request, 1); f != nil {
 			return f
 		}
 	}
@@ -60,9 +63,24 @@ func (q *request) readRequest(in *conduit.Invocation) *fault {
 	return nil
 }
 
+// readLines has the body sent line by line once the call is under way.
+func (q *request) readLines(in *conduit.Invocation) *fault {
+	in.ContentType, in.Last, in.Streaming = conduit.ContentJSON, false, true
+	q.lines = true
+	return plain(q.r.Header)
+}
+
+// plain refuses a body that is encoded.
+func plain(h http.Header) *fault {
+	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return refuse(http.StatusUnsupportedMediaType, conduit.InvalidArgument, reasonMediaType, "a body is sent as it is, without a Content-Encoding")
+	}
+	return nil
+}
+
 func unknownContent() *fault {
 	return refuse(http.StatusUnsupportedMediaType, conduit.InvalidArgument, reasonMediaType,
-		"a body is %s in UTF-8, %s or %s; say so with one Content-Type", conduit.ContentJSON, conduit.ContentBytes, conduit.ContentProto)
+		"a body is %s or %s in UTF-8, %s or %s; say so with one Content-Type", conduit.ContentJSON, typeNDJSON, conduit.ContentBytes, conduit.ContentProto)
 }
 
 // contentOf reads the content type of the body.
@@ -76,7 +94,7 @@ func contentOf(h http.Header) (content string, known bool) {
 		return "", false
 	}
 	switch content {
-	case conduit.ContentJSON:
+	case conduit.ContentJSON, typeNDJSON:
 		charset, said := params["charset"]
 		return content, !said || strings.EqualFold(charset, "utf-8")
 	case conduit.ContentBytes, conduit.ContentProto:
@@ -116,7 +134,7 @@ func (q *request) readBody(limit int64) ([]byte, *fault) {
 	began := time.Now()
 	for {
 		if len(buf) >= next {
-			if late := time.Since(began) - q.g.o.Stall; late > 0 && float64(len(buf)) < late.Seconds()*pace && q.crowded() {
+			if q.tooLate(began, len(buf)) {
 				return nil, tooSlow()
 			}
 			q.reply.setReadDeadline(time.Now().Add(q.g.o.Stall))
@@ -146,6 +164,13 @@ func (q *request) readBody(limit int64) ([]byte, *fault) {
 	}
 }
 
+// tooLate reports whether what came since began is too little, while others want the
+// memory for it.
+func (q *request) tooLate(began time.Time, came int) bool {
+	late := time.Since(began) - q.g.o.Stall
+	return late > 0 && float64(came) < late.Seconds()*pace && q.crowded()
+}
+
 func bodyFault(err error, limit int64) *fault {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return bodyTooLarge(0, limit)
@@ -173,14 +198,14 @@ func bodyTooLarge(size, limit int64) *fault {
 }
 
 // checkJSON refuses what is not exactly one JSON value in UTF-8, and says where it
-// stops being one.
-func checkJSON(data []byte) *fault {
+// stops being one; first is the number of its first line.
+func checkJSON(data []byte, first int) *fault {
 	if !utf8.Valid(data) {
 		at := 0
 		for r, n := utf8.DecodeRune(data); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(data[at:]) {
 			at += n
 		}
-		return notJSON(data, at, "it is not UTF-8")
+		return notJSON(data, first, at, "it is not UTF-8")
 	}
 	if json.Valid(data) {
 		return nil
@@ -193,12 +218,12 @@ func checkJSON(data []byte) *fault {
 			at = len(data)
 		}
 	}
-	return notJSON(data, at, why)
+	return notJSON(data, first, at, why)
 }
 
-func notJSON(data []byte, at int, why string) *fault {
+func notJSON(data []byte, first, at int, why string) *fault {
 	at = min(max(at, 0), len(data))
-	row := 1 + bytes.Count(data[:at], []byte("\n"))
+	row := first + bytes.Count(data[:at], []byte("\n"))
 	column := 1 + utf8.RuneCount(data[bytes.LastIndexByte(data[:at], '\n')+1:at])
 	f := refuse(http.StatusBadRequest, conduit.InvalidArgument, conduit.ReasonBadContent,
 		"the body is not JSON: %s, at line %d, column %d", why, row, column)

@@ -16,11 +16,27 @@ import (
 // errLeft is why a call is cancelled that the gateway leaves before its end.
 var errLeft = &conduit.Error{Code: conduit.Canceled, Reason: conduit.ReasonCanceled, Message: "the client of the gateway left"}
 
-// call makes the call and writes what comes of it.
-func (q *request) call(ctx context.Context, in *conduit.Invocation, accept form) *fault {
-	x := q.g.o.Locate(q.route.addr.String()).Invoke(ctx, in)
+// invoke makes the call.
+func (q *request) invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
+	return q.g.o.Locate(q.route.addr.String()).Invoke(ctx, in)
+}
+
+// callLines makes a call that sends the lines of the body as they come.
+func (q *request) callLines(ctx context.Context, in *conduit.Invocation, accept form) *fault {
+	x := q.invoke(ctx, in)
+	up := q.startUpload(ctx, x)
+	defer up.finish()
+	f := q.call(ctx, x, up, accept)
+	if f != nil && !q.reply.started() {
+		q.reply.problem(f) // now: finish may wait for the client
+	}
+	return f
+}
+
+// call writes what comes of a call, and ends it; up is nil if it sends one message.
+func (q *request) call(ctx context.Context, x conduit.Exchange, up *upload, accept form) *fault {
 	defer x.Cancel(errLeft)
-	c := &receiver{q: q, x: x}
+	c := &receiver{q: q, x: x, up: up}
 
 	if accept == formEvents {
 		return c.events(ctx)
@@ -50,8 +66,9 @@ func (q *request) call(ctx context.Context, in *conduit.Invocation, accept form)
 
 // receiver takes the messages of one call.
 type receiver struct {
-	q *request
-	x conduit.Exchange
+	q  *request
+	x  conduit.Exchange
+	up *upload // nil = one message was sent
 }
 
 // next returns the next message that the client wants to see, io.EOF, or the
@@ -71,6 +88,12 @@ func (c *receiver) next(ctx context.Context, parts bool) (conduit.Message, error
 // failed makes a fault of what Recv returned.
 func (c *receiver) failed(ctx context.Context, err error) *fault {
 	f := c.q.foreign(ctx, "the call failed in an unforeseen way", err, conduit.OutcomeUnknown)
+	status := 0
+	if c.up != nil {
+		if bad := c.up.bad.Load(); bad != nil { // which is why it failed
+			f, status = bad, bad.status
+		}
+	}
 	if f.err.Address != "" && f.err.Method != "" {
 		return f
 	}
@@ -81,7 +104,7 @@ func (c *receiver) failed(ctx context.Context, err error) *fault {
 	if e.Method == "" {
 		e.Method = c.q.route.method
 	}
-	return &fault{err: &e}
+	return &fault{err: &e, status: status}
 }
 
 // single writes the one result of a call as it is.

@@ -208,6 +208,7 @@ type request struct {
 
 	received int64 // bytes of the body
 	read     bool  // to its end
+	lines    bool  // it is sent line by line
 	held     int64 // bytes counted in Gateway.memory
 	stranger bool  // without a session, where others have one: counted in Gateway.strangers, too
 }
@@ -271,7 +272,10 @@ func (q *request) serve(ctx context.Context) *fault {
 		defer q.g.o.Watch(as, func(why *conduit.Error) { expel(why) })()
 		ctx = watched
 	}
-	return q.call(ctx, in, accept)
+	if q.lines {
+		return q.callLines(ctx, in, accept)
+	}
+	return q.call(ctx, q.invoke(ctx, in), nil, accept)
 }
 
 // whom says on whose behalf the request is made.
@@ -314,12 +318,18 @@ func (q *request) hold(n int64) bool {
 	return room
 }
 
+// unhold gives n bytes back before that.
+func (q *request) unhold(n int64) {
+	q.held -= n
+	q.g.memory.Add(-n)
+	if q.stranger {
+		q.g.strangers.Add(-n)
+	}
+}
+
 // release gives back what the request holds.
 func (q *request) release() {
-	q.g.memory.Add(-q.held)
-	if q.stranger {
-		q.g.strangers.Add(-q.held)
-	}
+	q.unhold(q.held)
 }
 
 // crowded says that others may soon want the memory that the request holds.

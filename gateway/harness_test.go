@@ -41,7 +41,7 @@ type located struct {
 }
 
 func (l *located) Invoke(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
-	c := &scripted{addr: l.addr, in: *in, down: make(chan any), canceled: make(chan struct{})}
+	c := &scripted{addr: l.addr, in: *in, down: make(chan any), up: make(chan string), canceled: make(chan struct{})}
 	c.deadline, c.hasDeadline = ctx.Deadline()
 	l.s.mu.Lock()
 	l.s.calls = append(l.s.calls, c)
@@ -61,11 +61,22 @@ type scripted struct {
 	once     sync.Once
 	canceled chan struct{}
 	cause    error
+
+	up chan string // what was sent after the first message; "" = that was all
 }
 
-func (c *scripted) Send(context.Context, []byte) error { return io.EOF }
+func (c *scripted) Send(ctx context.Context, data []byte) error {
+	select {
+	case c.up <- string(data):
+		return nil
+	case <-c.canceled:
+		return io.EOF
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
-func (c *scripted) CloseSend() error { return nil }
+func (c *scripted) CloseSend() error { return c.Send(context.Background(), nil) }
 
 func (c *scripted) Cancel(cause error) {
 	c.once.Do(func() { c.cause = cause; close(c.canceled) })

@@ -47,6 +47,36 @@ func (e *element) Handle(in *link.Incoming) {
 				}
 			}
 			return nil
+		case "Join":
+			var all []string
+			for {
+				m, err := s.Recv(ctx)
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					return err
+				}
+				all = append(all, string(m.Data))
+			}
+			s.Return(conduit.Message{ContentType: conduit.ContentJSON, Data: []byte("[" + strings.Join(all, ",") + "]")})
+			return nil
+		case "Chat":
+			for {
+				m, err := s.Recv(ctx)
+				if err == io.EOF {
+					return nil
+				}
+				if err == nil {
+					err = s.Send(ctx, m)
+				}
+				if err != nil {
+					if e.ended != nil {
+						e.ended <- context.Cause(ctx)
+					}
+					return err
+				}
+			}
 		case "Wait":
 			e.waiting <- struct{}{}
 			<-ctx.Done()

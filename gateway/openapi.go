@@ -19,7 +19,7 @@ const maxOperations = 4096
 // Method is a method that can be called through the gateway.
 type Method struct {
 	Deployment, Element, Service, Name string
-	// Many results may come, and many messages may be sent; through a gateway one is.
+	// Many results may come, and many messages may be sent.
 	ManyResults, ManyMessages bool
 	Level                     conduit.Level
 	Units                     uint32
@@ -136,7 +136,12 @@ func (d *maker) operation(m *Method) object {
 		if len(content) == 0 {
 			content[conduit.ContentJSON] = object{}
 		}
-		op["requestBody"] = object{"description": "One message: " + m.RequestType, "content": content, "required": true}
+		about := "One message: " + m.RequestType
+		if m.ManyMessages && !slices.Equal(m.ContentTypes, []string{conduit.ContentBytes}) {
+			about += "; or, as lines of JSON, several"
+			content[typeNDJSON] = object{"schema": object{"type": "string", "description": "A line of JSON for each message."}}
+		}
+		op["requestBody"] = object{"description": about, "content": content, "required": true}
 	}
 	var about []string
 	if m.Deprecated != "" {
@@ -144,7 +149,7 @@ func (d *maker) operation(m *Method) object {
 		about = append(about, "Deprecated: "+m.Deprecated)
 	}
 	if m.ManyMessages {
-		about = append(about, "It takes many messages; through a gateway it gets one.")
+		about = append(about, "It takes many messages.")
 	}
 	if len(about) > 0 {
 		op["description"] = strings.Join(about, "\n\n")

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,6 +17,9 @@ type reply struct {
 	rc    *http.ResponseController
 	stall time.Duration
 	store string // of the sessions
+	// unread: the request's body is still being read, so that who is answered now cannot
+	// use the connection again.
+	unread atomic.Bool
 
 	mu     sync.Mutex
 	status int // 0 = it has not begun
@@ -45,6 +49,9 @@ func (p *reply) begin(status int) {
 
 func (p *reply) beginLocked(status int) {
 	p.status = status
+	if p.unread.Load() {
+		p.w.Header().Set("Connection", "close")
+	}
 	p.extend()
 	p.w.WriteHeader(status)
 }

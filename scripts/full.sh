@@ -4,7 +4,8 @@
 #
 # A part is a function whose name begins with part_. It takes at most two minutes on
 # two idle cores, needs nothing but what its own lines install with scripts/need.sh, and
-# leaves nothing behind. Tests in Go that belong here have the build tag `full` and a
+# leaves nothing behind. One whose name begins with named_ is run only when it is named:
+# it needs what many machines do not give. Tests in Go that belong here have the build tag `full` and a
 # name that begins with TestFull.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -81,6 +82,20 @@ part_ship() {
 	bash scripts/shipped.sh
 }
 
+# The image, under podman, and the unit, under a systemd of its own. Both take root and a
+# kernel that lets it make namespaces, and fail where there is none.
+named_container() {
+	bash scripts/need.sh buildah buildah
+	bash scripts/need.sh podman podman
+	bash scripts/need.sh crun crun
+	bash scripts/container.sh
+}
+
+named_systemd() {
+	bash scripts/need.sh systemd-analyze systemd
+	bash scripts/systemd.sh
+}
+
 # Calls that are cancelled, time out, lose their link and their plugin, after which
 # nothing of them is left; `make soak` makes a million.
 part_soak() {
@@ -99,25 +114,30 @@ part_etcd() {
 }
 
 mapfile -t parts < <(compgen -A function part_ | sort)
+mapfile -t named < <(compgen -A function named_ | sort)
 
 usage() {
 	echo "usage: scripts/full.sh --list | --all | --next | NAME" >&2
 	printf '  %s\n' "${parts[@]#part_}" >&2
+	printf '  %s (only by its name)\n' "${named[@]#named_}" >&2
 	exit 2
 }
 
 one() {
 	echo "--- $1"
-	"part_$1"
+	if declare -F "part_$1" >/dev/null; then "part_$1"; else "named_$1"; fi
 }
 
 case "${1:-}" in
---list) printf '%s\n' "${parts[@]#part_}" ;;
---all) for part in "${parts[@]#part_}"; do one "$part"; done ;;
+--list) printf '%s\n' "${parts[@]#part_}" "${named[@]#named_}" ;;
+--all)
+	for part in "${parts[@]#part_}"; do one "$part"; done
+	echo "not run, as they need what many machines do not give: ${named[*]#named_}"
+	;;
 --next) # by the number of commits, or the day where that says nothing
 	turn=$(git rev-list --count HEAD 2>/dev/null || echo 1)
 	if [ "$turn" -le 1 ]; then turn=$(date +%s); turn=$((turn / 86400)); fi
 	one "$(printf '%s\n' "${parts[@]#part_}" | sed -n "$((turn % ${#parts[@]} + 1))p")"
 	;;
-*) if declare -F "part_${1:-}" >/dev/null; then one "$1"; else usage; fi ;;
+*) if declare -F "part_${1:-}" >/dev/null || declare -F "named_${1:-}" >/dev/null; then one "$1"; else usage; fi ;;
 esac

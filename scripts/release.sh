@@ -6,8 +6,9 @@
 # deploy/Containerfile copies. The same source, version and Go give the same bytes, on
 # whichever machine and in whichever directory.
 #
-# VERSION says what the build calls itself; SOURCE_DATE_EPOCH, what time the files have.
-# By default both are the commit's.
+# VERSION says what the build calls itself; SOURCE_DATE_EPOCH, what time the files have;
+# ARCHES, for which processors it is ("amd64 arm64").
+# By default the first two are the commit's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -27,7 +28,7 @@ trap 'rm -rf "$work"' EXIT
 echo 'writing man pages'
 SOURCE_DATE_EPOCH=$epoch GOFLAGS= ${GO:-go} run -ldflags "-X main.version=$version" ./cmd/conduit-host man "$out/man" >/dev/null
 
-for arch in amd64 arm64; do
+for arch in ${ARCHES:-amd64 arm64}; do
 	name=conduit-host-$version-linux-$arch
 	echo "building $name"
 	mkdir -p "$out/linux-$arch" "$work/$name"
