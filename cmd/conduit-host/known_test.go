@@ -54,6 +54,8 @@ func (w *wellConnected) State() conduitv1.InstanceState {
 }
 func (w *wellConnected) Drain(string, string) {}
 
+func (*wellConnected) DiscoveryProblems() []string { return nil }
+
 func (w *wellConnected) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	info := func(id address.InstanceID, name string, state conduitv1.InstanceState) *conduitv1.InstanceInfo {
 		return &conduitv1.InstanceInfo{
