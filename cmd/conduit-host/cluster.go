@@ -229,6 +229,7 @@ func (i *instance) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*co
 			Instance: instanceText(c.Instance), Name: c.Name, Url: c.URL, Verdict: string(c.Verdict), Why: utf8Text(c.Why),
 			Effective: c.Effective, Available: unsigned(c.Available), Sent: unsigned(c.Sent), Judged: unsigned(c.Judged),
 			Outstanding: uint32(max(0, c.Outstanding)), Units: c.Units,
+			Untold: c.Untold,
 		})
 	}
 	return out, nil
