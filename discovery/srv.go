@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -61,7 +62,7 @@ type SRVOptions struct {
 	// is read at each look. Empty = /etc/resolv.conf.
 	ResolvConf string
 	// Log takes what there is to say; nil = nothing. It is told when DNS ceases and
-	// begins to answer, not of each look.
+	// begins to answer, and when a problem appears and goes, not of each look.
 	Log *slog.Logger
 	// Looked is called after each look, with nil or why nobody answered. nil =
 	// nobody is told.
@@ -197,6 +198,7 @@ type srvRun struct {
 	hint     string    // what may be wrong, asked for once as answers became empty
 	dropped  bool      // peers have gone since nobody answered
 	problems []Problem
+	told     map[string]bool // entries of the problems of the last answer: the log has them
 }
 
 // known is a peer that is published.
@@ -394,6 +396,7 @@ func (r *srvRun) take(ctx context.Context, s seen, now time.Time) {
 	}
 	r.at, r.failing, r.failures, r.dropped = now, time.Time{}, 0, false
 	r.from, r.problems = s.from, s.problems
+	r.tell(ctx)
 	if len(s.peers)+len(s.unsure) == 0 {
 		r.empty++
 	} else {
@@ -416,6 +419,24 @@ func (r *srvRun) take(ctx context.Context, s seen, now time.Time) {
 			k.gone = now
 		}
 	}
+}
+
+// tell logs which problems have appeared with an answer, and which are gone: each once,
+// by its entry, since the reason of one that stays may be put in other words each time.
+func (r *srvRun) tell(ctx context.Context) {
+	now := make(map[string]bool, len(r.problems))
+	for _, p := range r.problems {
+		if !r.told[p.Entry] && !now[p.Entry] {
+			r.s.log.WarnContext(ctx, "DNS names no peer by this entry", "name", r.s.name, "entry", p.Entry, "error", p.Err)
+		}
+		now[p.Entry] = true
+	}
+	for _, entry := range slices.Sorted(maps.Keys(r.told)) {
+		if !now[entry] {
+			r.s.log.InfoContext(ctx, "nothing is wrong any more with this entry of DNS", "name", r.s.name, "entry", entry)
+		}
+	}
+	r.told = now
 }
 
 // expire drops the peers whose time is over, and returns when the next one's is; zero

@@ -967,3 +967,55 @@ func (s *slow) exchange(ctx context.Context, network, server string, q *dns.Msg)
 	s.mu.Unlock()
 	return s.next(ctx, network, server, q)
 }
+
+// A problem is in the log once when it appears, however often it is seen, and once when it
+// is gone; that nobody answers meanwhile changes nothing.
+func TestSRVTellsOfProblems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		var mu sync.Mutex
+		var text strings.Builder
+		said := func(parts ...string) (n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for line := range strings.Lines(text.String()) {
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					n++
+				}
+			}
+			return n
+		}
+		want := func(n int, parts ...string) {
+			t.Helper()
+			if got := said(parts...); got != n {
+				t.Fatalf("%d lines have %q, want %d:\n%s", got, parts, n, text.String())
+			}
+		}
+		r := f.run(discovery.SRVOptions{Log: slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return text.Write(p)
+		}), nil))})
+		time.Sleep(30 * time.Second)
+		r.problem(service, "NXDOMAIN")
+		want(1, "level=WARN", "entry="+service, "NXDOMAIN")
+		f.on(service+" SRV", discoverytest.Reply{Rcode: dns.RcodeServerFailure})
+		time.Sleep(30 * time.Second)
+		want(1, "level=WARN", "DNS does not answer")
+		f.on(service+" SRV", discoverytest.Reply{})
+		time.Sleep(30 * time.Second)
+		want(1, "level=WARN", "entry="+service)
+		want(0, "nothing is wrong any more")
+		f.serve(5, "a.cl.example:7001")
+		time.Sleep(30 * time.Second)
+		r.see("a.cl.example:7001")
+		want(1, "level=INFO", "nothing is wrong any more", "entry="+service)
+		f.on(service+" SRV", discoverytest.Reply{Rcode: dns.RcodeNameError})
+		time.Sleep(30 * time.Second)
+		want(2, "level=WARN", "entry="+service)
+	})
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

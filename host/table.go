@@ -74,7 +74,7 @@ func (t *table) candidates(inv *frame.Invoke) ([]*deploymentRoute, *conduit.Erro
 		}
 	}
 	if d == nil {
-		return nil, notFound(inv, conduit.ReasonDeploymentNotFound, "no deployment %q is here; look what is with ls deployments", inv.Deployment)
+		return nil, notFound(inv, conduit.ReasonDeploymentNotFound, "no deployment %q is here; conduit-host ls deployments lists all", inv.Deployment)
 	}
 	return d.alone[:], nil
 }

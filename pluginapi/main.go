@@ -115,7 +115,7 @@ It is started by a host and does nothing when run by hand.
 
 Put it into a host's deployments directory and call it:
   cp %[1]s deployments/
-  conduit-host serve --mode both --auth-mode disabled
+  conduit-host serve --mode both
   conduit-host call '*://%[1]s/%[2]s/%[4]s
 
 See what it offers:

@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 		`call '*://file/sample/SERVICE' METHOD '{"some":"json"}'`: one(func(*Service) {}),
 	} {
 		var stdout, stderr bytes.Buffer
-		if code := run(e, []string{"/some/where/file"}, false, &stdout, &stderr); code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "conduit-host "+want+"\n") {
+		if code := run(e, []string{"/some/where/file"}, false, &stdout, &stderr); code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "conduit-host "+want+"\n") || strings.Contains(stderr.String(), "auth-mode") {
 			t.Errorf("exit %d, want %s in\n%s", code, want, &stderr)
 		}
 	}

@@ -469,6 +469,11 @@ func TestExplain(t *testing.T) {
 		if c := e.Candidates[1]; c.Effective != 1 || c.Units != 2 || c.Why == "" {
 			t.Errorf("%+v", c)
 		}
+		for _, c := range e.Candidates {
+			if linked := c.Name != ""; c.Untold == linked {
+				t.Errorf("untold is %v of %+v", c.Untold, c)
+			}
+		}
 		for i, p := range w.r.Peers() {
 			if p.Effective != before[i].Effective {
 				t.Error("explaining has cost something")

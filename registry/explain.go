@@ -35,8 +35,10 @@ type CandidateInfo struct {
 	// In units. Units is what the call would cost there.
 	Units                              uint32
 	Effective, Available, Sent, Judged int64
-	Outstanding                        int
-	Method                             Method
+	// Untold says that what room it has is not known: the numbers above say nothing.
+	Untold      bool
+	Outstanding int
+	Method      Method
 }
 
 // Explain says where a call would go, and changes nothing.
@@ -171,7 +173,7 @@ func (ix *index) explain(pl *Place, ms []member, q *Query, chosen *member) []Can
 			v = Draining
 		default:
 		}
-		all = append(all, CandidateInfo{Instance: o.id, Name: o.name, URL: o.url, Verdict: v, Why: o.reason})
+		all = append(all, CandidateInfo{Instance: o.id, Name: o.name, URL: o.url, Verdict: v, Why: o.reason, Untold: true})
 	}
 	slices.SortStableFunc(all, func(a, b CandidateInfo) int {
 		return cmp.Or(cmp.Compare(rank(a.Verdict), rank(b.Verdict)), cmp.Compare(b.Effective, a.Effective), cmp.Compare(a.URL, b.URL))
@@ -200,9 +202,15 @@ func rank(v Verdict) int {
 // candidate is a peer with its numbers.
 func (p *Peer) candidate(v Verdict) CandidateInfo {
 	c := CandidateInfo{Instance: p.id, Name: p.Name(), URL: p.url, Verdict: v, Outstanding: p.link.Outstanding()}
-	if s := p.view.Load(); s != nil {
-		sent, debit, _ := p.debit(s)
-		c.Available, c.Judged, c.Sent, c.Effective = s.available, s.judged, sent, s.available-debit
+	s := p.view.Load()
+	if s == nil {
+		c.Untold = true
+		if p.meta.Load().opaque {
+			c.Why = "what it has, and what room, is not told to anonymous callers"
+		}
+		return c
 	}
+	sent, debit, _ := p.debit(s)
+	c.Available, c.Judged, c.Sent, c.Effective = s.available, s.judged, sent, s.available-debit
 	return c
 }

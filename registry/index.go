@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/discovery"
 )
 
 // Place is an address as the registry looks it up: made once, for many picks. It
@@ -66,6 +67,8 @@ type index struct {
 	others      []other
 	// asking is the number of URLs that have not been tried once.
 	asking int
+	// problems are what discovery could make no use of.
+	problems []discovery.Problem
 	// replaced is closed when there is a newer index.
 	replaced chan struct{}
 }

@@ -269,6 +269,7 @@ func (r *Registry) publish() {
 	if !r.listed {
 		ix.asking++
 	}
+	ix.problems = r.problems
 	for _, t := range r.targets {
 		if !t.tried {
 			ix.asking++

@@ -192,7 +192,7 @@ func (r *Registry) reason(ix *index, pl *Place, q *Query, n map[Verdict]int, mos
 		if r.o.Self.IsZero() {
 			who = "the client"
 		}
-		return failed(conduit.NotFound, reason, "%s knows no peers: discovery names none", who)
+		return failed(conduit.NotFound, reason, "%s knows no peers: discovery names none%s", who, ix.problem())
 	case n[NoService] > 0:
 		return failed(conduit.NotFound, conduit.ReasonServiceNotFound, "no instance's element %s exports service %s", pl.key.element, pl.key.service)
 	case pl.pinned && ix.byID[pl.instance] == nil:
@@ -240,6 +240,19 @@ func (ix *index) firstReason() string {
 		}
 	}
 	return ""
+}
+
+// problem says what discovery could make no use of, and how many more such things there
+// are.
+func (ix *index) problem() string {
+	if len(ix.problems) == 0 {
+		return ""
+	}
+	s := fmt.Sprintf(": %s: %v", ix.problems[0].Entry, ix.problems[0].Err)
+	if n := len(ix.problems) - 1; n > 0 {
+		s += fmt.Sprintf(" (and %d more)", n)
+	}
+	return s
 }
 
 // unasked says how many peers could not be asked, for the end of a message.

@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/discovery"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
@@ -83,4 +86,43 @@ func TestWhyWithoutPeers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where discovery names nobody since something is wrong with it, the caller is told what.
+func TestWhyNamesWhatDiscoveryLacks(t *testing.T) {
+	for _, test := range []struct {
+		name, says string
+		problems   []discovery.Problem
+	}{
+		{"none", "the client knows no peers: discovery names none", nil},
+		{"one", "the client knows no peers: discovery names none: _c._tcp.x: NXDOMAIN", []discovery.Problem{{Entry: "_c._tcp.x", Err: errors.New("NXDOMAIN")}}},
+		{"two", "the client knows no peers: discovery names none: a:1: no address (and 1 more)", []discovery.Problem{{Entry: "a:1", Err: errors.New("no address")}, {Entry: "b:1", Err: errors.New("none")}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				r := New(Options{Source: source{Problems: test.problems}, Dialer: w})
+				ctx, cancel := context.WithCancel(t.Context())
+				over := make(chan error, 1)
+				go func() { over <- r.Run(ctx) }()
+				<-r.Settled()
+				_, err := r.TryPick(r.Place(address.MustParse(in("app"))), Query{})
+				wantError(t, err, conduit.NotFound, conduit.ReasonDeploymentNotFound)
+				check(t, "the message", err.Message, test.says)
+				cancel()
+				if err := <-over; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// source is a discovery.Source that knows one thing.
+type source discovery.Snapshot
+
+func (s source) Run(ctx context.Context, publish func(discovery.Snapshot)) error {
+	publish(discovery.Snapshot(s))
+	<-ctx.Done()
+	return nil
 }

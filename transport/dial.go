@@ -241,6 +241,9 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 	switch resp.StatusCode {
 	case http.StatusUnauthorized:
 		e = answerError(url, conduit.Unauthenticated, conduit.ReasonUnauthenticated, false, "the session is not accepted (401)%s", said)
+		if resp.Header.Get(HeaderReason) == conduit.ReasonSessionExpired {
+			e.Reason = conduit.ReasonSessionExpired
+		}
 		if theirs, ours := resp.Header.Get(HeaderAuthStore), c.o.Link.Hello.AuthStore; theirs != "" && ours != "" && theirs != ours {
 			e.Message += fmt.Sprintf("; the peer's auth store is %.64q and ours %q: instances of one cluster share one (auth.store)", clean(theirs), ours)
 		}

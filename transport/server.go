@@ -230,6 +230,9 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 		if id := s.o.Link.Hello.AuthStore; id != "" {
 			h[HeaderAuthStore] = id
 		}
+		if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason != "" {
+			h[HeaderReason] = e.Reason
+		}
 		return refuse(http.StatusUnauthorized, h, "not authenticated: %s", authText(err))
 	}
 	if peer.Name == "" {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/elemental-conduit/conduit"
@@ -94,8 +96,14 @@ func explainKnock(ctx context.Context, path string, err *conduit.Error) *conduit
 		"what listens there is no instance, or one that ended: %s", err.Message)
 }
 
-// startOne is the command that starts an instance on a machine that has none.
-const startOne = "conduit-host serve --mode worker --auth-mode disabled"
+// startOne is the command that starts the instance whose socket is not there.
+func startOne(path string) string {
+	command := "conduit-host serve --mode worker"
+	if name, ok := strings.CutSuffix(filepath.Base(path), ".sock"); ok && name != "" {
+		command += " --name " + name
+	}
+	return command
+}
 
 // explainSocket says why a socket cannot be connected to.
 func explainSocket(ctx context.Context, path string, err error) *conduit.Error {
@@ -105,9 +113,9 @@ func explainSocket(ctx context.Context, path string, err error) *conduit.Error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		why = "no instance runs here: there is no such socket; `" + startOne + "` starts one"
+		why = "no instance runs here: there is no such socket; `" + startOne(path) + "` starts one"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		why = "no instance runs here: the one that made the socket is gone; `" + startOne + "` starts one, and replaces it"
+		why = "no instance runs here: the one that made the socket is gone; `" + startOne(path) + "` starts one, and replaces it"
 	case errors.Is(err, fs.ErrPermission):
 		return socketError(path, conduit.PermissionDenied, reasonPermissionDenied, err,
 			"this user may not open the socket; it is for the user that runs the instance")

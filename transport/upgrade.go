@@ -15,7 +15,8 @@ import (
 // Headers that say more about a refusal than a status can. They are part of the
 // contract with other implementations: docs/protocol.md lists them.
 const (
-	// HeaderReason is the reason of a 503, such as "draining".
+	// HeaderReason is the reason of a 503, such as "draining", or of a 401, such as
+	// "session_expired".
 	HeaderReason = "Conduit-Reason"
 	// HeaderAuthStore is the id of the instance's auth store, with every 401.
 	HeaderAuthStore = "Conduit-Auth-Store"

@@ -207,15 +207,7 @@ func (a *app) takesBytes(ctx context.Context, c connection, addr address.Address
 	if isBuiltinDeployment(addr.DeploymentText()) {
 		return false
 	}
-	var infos []*conduitv1.InstanceInfo
-	if len(a.peers) > 0 {
-		if info, err := whoAreYou(ctx, c, instanceOf(addr)); err == nil {
-			infos = append(infos, info)
-		}
-	} else if peers, err := instances(ctx, c); err == nil {
-		infos = infosOf(peers)
-	}
-	return anyTakesBytes(infos, addr, method)
+	return anyTakesBytes(a.infosFor(ctx, c, addr), addr, method)
 }
 
 func infosOf(peers []*conduitv1.PeerInfo) []*conduitv1.InstanceInfo {

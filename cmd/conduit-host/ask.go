@@ -46,16 +46,23 @@ func hosted(ctx context.Context, c connection, instance string) (*conduitv1.Inst
 // instances asks an instance for all that it knows: itself and, where it has a
 // registry and the asker may see it, its peers.
 func instances(ctx context.Context, c connection) ([]*conduitv1.PeerInfo, error) {
+	all, _, err := instancesAndProblems(ctx, c)
+	return all, err
+}
+
+// instancesAndProblems asks also for what the discovery of that instance could make no
+// use of.
+func instancesAndProblems(ctx context.Context, c connection) (all []*conduitv1.PeerInfo, problems []string, err error) {
 	r, err := ask[*conduitv1.PeersResponse](ctx, c, "*", adminService, "Peers", &conduitv1.PeersRequest{})
 	if err == nil {
-		return append([]*conduitv1.PeerInfo{{Info: r.GetSelf()}}, r.GetPeers()...), nil
+		return append([]*conduitv1.PeerInfo{{Info: r.GetSelf()}}, r.GetPeers()...), r.GetDiscoveryProblems(), nil
 	}
 	if e, ok := errors.AsType[*conduit.Error](err); !ok || e.Code != conduit.Unimplemented && e.Code != conduit.PermissionDenied && e.Code != conduit.NotFound {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := whoAreYou(ctx, c, "*")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []*conduitv1.PeerInfo{{Info: info}}, nil
+	return []*conduitv1.PeerInfo{{Info: info}}, nil, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/elemental-conduit/conduit/auth"
 	"github.com/elemental-conduit/conduit/client"
 	"github.com/elemental-conduit/conduit/internal/config"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // connection is what call needs of a client.
@@ -203,7 +204,7 @@ func (a *app) callOne(ctx context.Context, addr address.Address, in *conduit.Inv
 	out := &resultPrinter{w: a.stdout, format: a.output, raw: f.raw, parts: f.parts}
 	err = receive(ctx, c.At(addr.String()).Invoke(ctx, in), out)
 	a.tellSkipped(out)
-	return err
+	return adviseCall(err, addr, in.Method, func() []*conduitv1.InstanceInfo { return a.infosFor(ctx, c, addr) })
 }
 
 func (a *app) tellSkipped(out *resultPrinter) {

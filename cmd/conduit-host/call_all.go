@@ -134,7 +134,7 @@ func (a *app) callAll(ctx context.Context, addr address.Address, in *conduit.Inv
 	report := g.Report()
 	if report.Err != nil {
 		a.tellUnseen(unseen)
-		return report.Err
+		return adviseCall(report.Err, addr, in.Method, func() []*conduitv1.InstanceInfo { return infos })
 	}
 	if isClosedPipe(failed) {
 		return failed

@@ -16,6 +16,7 @@ import (
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/config"
+	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
 )
 
 // items are the messages of a call that sends several: JSON values, one on a line. They
@@ -151,7 +152,7 @@ func (a *app) callItems(ctx context.Context, addr address.Address, in *conduit.I
 		e.Message = errorMessage(&e) + "; the call was under way and is cancelled: what it has done stays done"
 		return &e
 	default:
-		return err
+		return adviseCall(err, addr, in.Method, func() []*conduitv1.InstanceInfo { return a.infosFor(ctx, c, addr) })
 	}
 }
 

@@ -181,6 +181,14 @@ func (i *instance) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	return list, nil
 }
 
+// DiscoveryProblems implements builtin.Peers.
+func (i *instance) DiscoveryProblems() (list []string) {
+	for _, p := range i.fabric.registry.Problems() {
+		list = append(list, utf8Text(fmt.Sprintf("%s: %v", p.Entry, p.Err)))
+	}
+	return list
+}
+
 func peerInfo(p registry.PeerStatus, now time.Time) *conduitv1.PeerInfo {
 	info := &conduitv1.InstanceInfo{Name: p.Name, Epoch: p.Epoch}
 	if !p.Instance.IsZero() {
@@ -221,6 +229,7 @@ func (i *instance) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*co
 			Instance: instanceText(c.Instance), Name: c.Name, Url: c.URL, Verdict: string(c.Verdict), Why: utf8Text(c.Why),
 			Effective: c.Effective, Available: unsigned(c.Available), Sent: unsigned(c.Sent), Judged: unsigned(c.Judged),
 			Outstanding: uint32(max(0, c.Outstanding)), Units: c.Units,
+			Untold: c.Untold,
 		})
 	}
 	return out, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/elemental-conduit/conduit/internal/safepath"
 	"github.com/elemental-conduit/conduit/internal/sandbox"
 	conduitv1 "github.com/elemental-conduit/conduit/proto/conduit/v1"
+	"github.com/elemental-conduit/conduit/registry"
 )
 
 const (
@@ -76,8 +77,9 @@ serve takes, changes nothing, and looks at:
   files        how many may be open at once
   sandbox      whether this kernel can confine plugins as host.sandbox says
   discovery    what DNS says of discovery.srv.name
-  links        whether each peer that discovery names leads to one instance, to this one, or
-               to one that another leads to as well; it makes some links, without a session
+  links        whether each peer that discovery names can be reached, and leads to one instance,
+               to this one, or to one that another leads to as well; it makes some links,
+               without a session
   clock        whether the clocks of these peers are this machine's
   idle         with --idle, whether something on the way to them cuts silent links
   instance     whether the instance of this configuration runs and answers
@@ -110,8 +112,8 @@ func (a *app) doctor(ctx context.Context, idle time.Duration) error {
 	examineFiles(&f, c)
 	examineSandbox(&f, c)
 	listed, srv := examineDNS(ctx, &f, c)
-	self := examinePeers(ctx, &f, c, running)
-	examineLinks(ctx, &f, c, listed, dialOf(srv), self, idle)
+	here := examinePeers(ctx, &f, c, running)
+	examineLinks(ctx, &f, c, listed, dialOf(srv), here, idle)
 	if err := ctx.Err(); err != nil {
 		return blame(ctx, err)
 	}
@@ -300,28 +302,32 @@ func examineDNS(ctx context.Context, f *findings, c *config.Config) ([]string, *
 	return got.Peers, srv
 }
 
-// examinePeers returns the id of the instance that runs; empty = none does.
-func examinePeers(ctx context.Context, f *findings, c *config.Config, running bool) (self string) {
+// examinePeers asks the instance that runs for what it finds wrong with its peers.
+func examinePeers(ctx context.Context, f *findings, c *config.Config, running bool) (here runner) {
 	name := c.String("name")
 	if !running {
 		f.add("instance", findingSkipped, "no instance %s runs here; what it finds wrong with its peers is shown while it does", name)
-		return ""
+		return here
 	}
 	conn, err := dialDoor(ctx, c.Socket())
 	if err != nil {
 		f.judge("instance", err, "")
-		return ""
+		return here
 	}
 	defer func() { _ = conn.Close() }() // the questions are answered
 	all, err := instances(ctx, conn)
 	f.judge("instance", err, "%s runs and answers", name)
 	if err != nil {
-		return ""
+		return here
 	}
 	for _, p := range all[1:] {
 		examinePeer(f, p)
+		if p.GetState() == registry.StateUnreachable.String() {
+			here.lost = append(here.lost, p.GetUrls()...)
+		}
 	}
-	return all[0].GetInfo().GetInstance()
+	here.self = all[0].GetInfo().GetInstance()
+	return here
 }
 
 func examinePeer(f *findings, p *conduitv1.PeerInfo) {
@@ -333,7 +339,7 @@ func examinePeer(f *findings, p *conduitv1.PeerInfo) {
 	switch p.GetState() {
 	case "conflict": // its reason says what to do
 		f.add(check, findingProblem, "%s: %s", who, p.GetReason())
-	case "unreachable":
+	case registry.StateUnreachable.String():
 		f.add(check, findingProblem, "%s cannot be reached: %s; see whether it runs, and whether its address and the way there are right, or take it off the list", who, p.GetReason())
 	case "self":
 		f.add(check, findingOK, "%s is this instance itself, which does no harm", who)

@@ -30,6 +30,13 @@ const (
 	mostSkew = 2 * time.Second
 )
 
+// runner is the instance that runs here, which says itself whom it cannot reach; the zero
+// value = none runs.
+type runner struct {
+	self string   // its id
+	lost []string // the URLs that it could not reach
+}
+
 // met is what doctor has seen of one URL.
 type met struct {
 	url  string
@@ -47,9 +54,8 @@ type quietTime struct {
 }
 
 // examineLinks looks at the peers that discovery names from outside, as anybody may: it
-// makes links without a session, and asks nothing. self is the id of the instance that
-// runs here, which says itself whom it cannot reach; empty = none runs.
-func examineLinks(ctx context.Context, f *findings, c *config.Config, srv []string, dial discovery.Dial, self string, idle time.Duration) {
+// makes links without a session, and asks nothing. here is the instance that runs here.
+func examineLinks(ctx context.Context, f *findings, c *config.Config, srv []string, dial discovery.Dial, here runner, idle time.Duration) {
 	const check = "links"
 	listed, err := discovery.ParseStatic(c.List("discovery.static"), c.Bool("cluster.insecure"))
 	if err != nil {
@@ -82,9 +88,9 @@ func examineLinks(ctx context.Context, f *findings, c *config.Config, srv []stri
 		return
 	}
 	for i := range all {
-		all[i].judge(f, self, p.ping)
+		all[i].judge(f, here, p.ping)
 	}
-	judgeDoubles(f, all, self)
+	judgeDoubles(f, all, here.self)
 	if idle <= 0 {
 		f.add("idle", findingSkipped, "whether something cuts idle links is measured with --idle 30s")
 	}
@@ -197,12 +203,12 @@ func skewOf(date, asked, answered time.Time) time.Duration {
 }
 
 // judge adds what there is to say of one URL.
-func (m *met) judge(f *findings, self string, ping time.Duration) {
+func (m *met) judge(f *findings, here runner, ping time.Duration) {
 	const check = "links"
 	switch {
-	case m.why != "" && self != "": // the instance has told of it
+	case m.why != "" && slices.Contains(here.lost, m.url): // the instance has told of it
 	case m.why != "":
-		f.add(check, findingWarning, "%s; if it is to run, see whether it does, and whether its address and the way there are right", m.why)
+		f.add(check, findingProblem, "%s; see whether it runs, and whether its address and the way there are right, or take it off the list", m.why)
 	}
 	ids := map[string]bool{}
 	for _, h := range m.who {
@@ -211,7 +217,7 @@ func (m *met) judge(f *findings, self string, ping time.Duration) {
 	switch {
 	case len(ids) > 1:
 		f.add(check, findingProblem, "%s leads to %d instances, and one of them is found at best: a balancer, a service with an address of its own, or several hosts of one name are there; give each instance a name or a port of its own (on Kubernetes a headless service: clusterIP: None)", m.url, len(ids))
-	case len(ids) == 1 && ids[self]:
+	case len(ids) == 1 && ids[here.self]:
 		f.add(check, findingOK, "%s is this instance itself, which does no harm", m.url)
 	case len(ids) == 1 && m.why == "":
 		f.add(check, findingOK, "%s leads to one instance", m.url)

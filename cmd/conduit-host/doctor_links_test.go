@@ -179,7 +179,7 @@ func TestDoctorOnLinks(t *testing.T) {
 	}
 	gone := nobody.Addr().String()
 	_ = nobody.Close()
-	wants(doctor(0, "0s", gone), "warning links "+url(gone)+": connection refused: nothing listens there")
+	wants(doctor(1, "0s", a.addr, gone), "ok links "+url(a.addr)+" leads to one instance", "problem links "+url(gone)+": connection refused: nothing listens there")
 
 	// The way to a peer cuts what is silent; the peer itself does not.
 	cuts := between(t, 200*time.Millisecond, a.addr)
@@ -190,13 +190,18 @@ func TestDoctorOnLinks(t *testing.T) {
 // A running instance tells of conflicts and of those that it cannot reach itself.
 func TestDoctorOnWhatItsInstanceTells(t *testing.T) {
 	one, two := link.Hello{Instance: "i", Epoch: 1}, link.Hello{Instance: "i", Epoch: 2}
-	all := []met{{url: "ws://a", who: []link.Hello{one}}, {url: "ws://b", who: []link.Hello{two}}, {url: "ws://c", why: "connection refused"}}
+	all := []met{{url: "ws://a", who: []link.Hello{one}}, {url: "ws://b", who: []link.Hello{two}}, {url: "ws://c", why: "ws://c: connection refused"}}
 	var f findings
 	for i := range all {
-		all[i].judge(&f, "i", time.Second)
+		all[i].judge(&f, runner{self: "i", lost: []string{"ws://c"}}, time.Second)
 	}
 	judgeDoubles(&f, all, "i")
 	if len(f) != 2 || f[0].Status != findingOK || !strings.Contains(f[0].Text, "ws://a is this instance itself") {
+		t.Errorf("%+v", f)
+	}
+	// One that the instance was not told of, or reaches, is doctor's to tell.
+	f = nil
+	if all[2].judge(&f, runner{self: "i"}, time.Second); len(f) != 1 || f[0].Status != findingProblem || !strings.Contains(f[0].Text, "ws://c: connection refused") {
 		t.Errorf("%+v", f)
 	}
 }

@@ -25,7 +25,8 @@ and by which rule, and how each that is known stands to the call. Nothing is
 called.
 
 EFFECTIVE is what the pick goes by, in units: AVAILABLE less what was SENT there
-and is not JUDGED yet. CALLS are those under way from here.
+and is not JUDGED yet. CALLS are those under way from here. What is not known, such as
+what an instance does not tell anonymous callers, is a dash.
 
 It explains the pick of the instance of this machine. With --peer it explains the
 command's own pick among these, which has sent nothing to any of them.
@@ -75,7 +76,9 @@ type candidateRow struct {
 	Sent        uint64 `json:"sent"`
 	Judged      uint64 `json:"judged"`
 	Outstanding uint32 `json:"outstanding"`
-	Local       bool   `json:"local,omitempty"`
+	// Untold: what room it has is not known, and the numbers of it are 0 for that.
+	Untold bool `json:"untold,omitempty"`
+	Local  bool `json:"local,omitempty"`
 }
 
 func (a *app) explain(ctx context.Context, text, method string, units uint32) error {
@@ -107,8 +110,8 @@ func (a *app) explain(ctx context.Context, text, method string, units uint32) er
 	return nobody
 }
 
-// explainInstance asks the instance of this machine. nobody is the error that the
-// call would fail with.
+// explainInstance asks the instance of this machine. nobody says that the call could go
+// nowhere.
 func (a *app) explainInstance(ctx context.Context, v *pickExplanation) (nobody, err error) {
 	t, err := a.target(ctx)
 	if err != nil {
@@ -129,14 +132,20 @@ func (a *app) explainInstance(ctx context.Context, v *pickExplanation) (nobody, 
 			Instance: c.GetInstance(), Name: c.GetName(), URL: c.GetUrl(), Verdict: c.GetVerdict(), Health: health(c.GetVerdict()),
 			Why:       cmp.Or(c.GetWhy(), whyNot(c.GetVerdict(), c.GetEffective(), c.GetAvailable())),
 			Effective: c.GetEffective(), Available: c.GetAvailable(), Sent: c.GetSent(), Judged: c.GetJudged(), Outstanding: c.GetOutstanding(), Local: c.GetLocal(),
+			Untold: c.GetUntold(),
 		})
 	}
 	if v.Chosen == "" {
-		e := conduit.Errorf(conduit.Unavailable, reasonNobody, conduit.NotSent, "the call could go nowhere: %s", v.Reason)
-		e.Address, e.Method = v.Address, v.Method
-		nobody = e
+		nobody = nowhere(v)
 	}
 	return nobody, nil
+}
+
+// nowhere is the error of a call that could go nowhere, whoever was asked.
+func nowhere(v *pickExplanation) error {
+	e := conduit.Errorf(conduit.Unavailable, reasonNobody, conduit.NotSent, "the call could go nowhere: %s", v.Reason)
+	e.Address, e.Method = v.Address, v.Method
+	return e
 }
 
 // explainOwn explains the pick among --peer.
@@ -158,6 +167,7 @@ func (a *app) explainOwn(ctx context.Context, v *pickExplanation, addr address.A
 		row := candidateRow{
 			Name: c.Name, URL: c.URL, Verdict: string(c.Verdict), Health: health(string(c.Verdict)), Why: c.Why, Effective: c.Effective,
 			Available: uint64(max(0, c.Available)), Sent: uint64(max(0, c.Sent)), Judged: uint64(max(0, c.Judged)), Outstanding: uint32(max(0, c.Outstanding)),
+			Untold: c.Untold,
 		}
 		if !c.Instance.IsZero() {
 			row.Instance = c.Instance.String()
@@ -168,7 +178,7 @@ func (a *app) explainOwn(ctx context.Context, v *pickExplanation, addr address.A
 		v.Candidates = append(v.Candidates, row)
 	}
 	if e.Err != nil {
-		nobody = e.Err
+		nobody = nowhere(v)
 	}
 	return nobody, nil
 }
@@ -239,6 +249,10 @@ func explanationTable(w io.Writer, v *pickExplanation) {
 		if c.Local {
 			name += " (this)"
 		}
-		tableLine(w, name, c.Verdict, c.Health, strconv.FormatInt(c.Effective, 10), number(c.Available), number(c.Sent), number(c.Judged), number(c.Outstanding), c.URL, c.Why)
+		effective, available, sent, judged := strconv.FormatInt(c.Effective, 10), number(c.Available), number(c.Sent), number(c.Judged)
+		if c.Untold {
+			effective, available, sent, judged = "", "", "", ""
+		}
+		tableLine(w, name, c.Verdict, c.Health, effective, available, sent, judged, number(c.Outstanding), c.URL, c.Why)
 	}
 }

@@ -54,6 +54,8 @@ func (w *wellConnected) State() conduitv1.InstanceState {
 }
 func (w *wellConnected) Drain(string, string) {}
 
+func (*wellConnected) DiscoveryProblems() []string { return nil }
+
 func (w *wellConnected) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	info := func(id address.InstanceID, name string, state conduitv1.InstanceState) *conduitv1.InstanceInfo {
 		return &conduitv1.InstanceInfo{
@@ -222,6 +224,7 @@ func TestExplainThroughAnInstance(t *testing.T) {
 		{Instance: w.near.String(), Name: "near", Url: "ws://near:1", Verdict: "chosen", Effective: 38, Available: 40, Sent: 9, Judged: 7, Outstanding: 2},
 		{Instance: w.far.String(), Name: "far", Url: "ws://far:1", Verdict: "full", Effective: 1, Available: 2},
 		{Name: "w", Instance: w.id.String(), Verdict: "plugin_starting", Local: true},
+		{Url: "ws://gone:1", Verdict: "unreachable", Untold: true},
 	}})
 	status, stdout, stderr := w.command(t, "explain", echoAddress, "Where", "--units", "5")
 	if in := wait(t, w.asked, "the question"); in.GetAddress() != echoAddress || in.GetMethod() != "Where" || in.GetUnits() != 5 {
@@ -240,6 +243,7 @@ func TestExplainThroughAnInstance(t *testing.T) {
 		"near chosen alive 38 40 9 7 2 ws://near:1 -",
 		"far full alive 1 2 0 0 0 ws://far:1 1 of 2 units are effective, and the call costs more",
 		"w (this) plugin_starting starting 0 0 0 0 0 - the element is not ready",
+		"- unreachable unreachable - - - - 0 ws://gone:1 there is no link to it",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

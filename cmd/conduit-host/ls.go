@@ -181,6 +181,11 @@ func (l *lister) once(ctx context.Context) error {
 		}
 	}
 	l.answered = len(answers) > 0
+	for _, one := range answers {
+		for _, p := range one.problems {
+			l.a.warn("discovery of %s: %s", one.peers[0].GetInfo().GetName(), p)
+		}
+	}
 	if first != nil && !l.answered {
 		return first
 	}
@@ -225,6 +230,8 @@ func (l *lister) tell(err error) {
 type answer struct {
 	peers []*conduitv1.PeerInfo // the instance itself is the first
 	links []*conduitv1.LinkInfo
+	// problems are what its discovery could make no use of.
+	problems []string
 }
 
 // ask asks over the connection that there is, or a new one.
@@ -252,8 +259,8 @@ func (s *asker) ask(ctx context.Context, what string, cluster bool) (answer, err
 func askFor(ctx context.Context, c connection, what string, cluster bool) (answer, error) {
 	switch {
 	case what == "instances" || cluster:
-		peers, err := instances(ctx, c)
-		return answer{peers: peers}, err
+		peers, problems, err := instancesAndProblems(ctx, c)
+		return answer{peers: peers, problems: problems}, err
 	case what == "links":
 		r, err := ask[*conduitv1.LinksResponse](ctx, c, "*", adminService, "Links", &conduitv1.LinksRequest{})
 		return answer{links: r.GetLinks()}, err

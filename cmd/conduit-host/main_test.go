@@ -10,6 +10,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/elemental-conduit/conduit/discovery/discoverytest"
 )
 
 // beHost makes the test binary the program, for tests that need a process to send
@@ -65,7 +67,12 @@ func buildPlugins() (remove func(), err error) {
 // TestScripts runs the stories of testdata/script: each is a directory of files,
 // the commands that a person would type, and what they would see.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", Setup: setup, Cmds: storyCommands(), RequireExplicitExec: true, RequireUniqueNames: true})
+	dns := discoverytest.NewDNS(t) // of which no story changes anything: no name exists there
+	withDNS := func(env *testscript.Env) error {
+		env.Setenv("DNS", dns.Addr())
+		return setup(env)
+	}
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", Setup: withDNS, Cmds: storyCommands(), RequireExplicitExec: true, RequireUniqueNames: true})
 }
 
 // setup gives a story its own home, and nothing of the environment that the test

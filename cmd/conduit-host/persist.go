@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,8 +210,8 @@ func statsOf(st *persistpb.StatsReply) statsRow {
 
 func printStats(w io.Writer, st *persistpb.StatsReply) {
 	fmt.Fprintf(w, "node\t%s\n", printable(st.GetNode()))
-	fmt.Fprintf(w, "file\t%d bytes, of at most %d\n", st.GetFileBytes(), st.GetMaxBytes())
-	fmt.Fprintf(w, "used\t%d bytes, of which %d are free and %d wait for readers\n", st.GetUsedBytes(), st.GetFreeBytes(), st.GetPendingBytes())
+	fmt.Fprintf(w, "file\t%s, of at most %s\n", sizeText(st.GetFileBytes()), sizeText(st.GetMaxBytes()))
+	fmt.Fprintf(w, "used\t%s, of which %s are free and %s wait for readers\n", sizeText(st.GetUsedBytes()), sizeText(st.GetFreeBytes()), sizeText(st.GetPendingBytes()))
 	fmt.Fprintf(w, "commits\t%d, in %d flushes\n", st.GetCommits(), st.GetBatches())
 	fmt.Fprintf(w, "open\t%d transactions, %d more wait; %d were ended for their age, %d refused\n", len(st.GetTransactions()), st.GetWaiting(), st.GetExpired(), st.GetRefused())
 	fmt.Fprintf(w, "watches\t%d\n", st.GetWatches())
@@ -228,6 +229,19 @@ func printStats(w io.Writer, st *persistpb.StatsReply) {
 		}
 		fmt.Fprintf(w, "\t%s\n", printable(fmt.Sprintf("%s %q%s, since %s", t.GetKind(), t.GetLabel(), of, time.UnixMilli(t.GetSinceMs()).UTC().Format(time.RFC3339))))
 	}
+}
+
+// sizeText writes a number of bytes in the largest unit of which it has one, to a tenth.
+func sizeText(n int64) string {
+	if n < 1024 {
+		return strconv.FormatInt(n, 10) + " bytes"
+	}
+	units := []string{"KiB", "MiB", "GiB"}
+	size, i := float64(n)/1024, 0
+	for size >= 1024 && i+1 < len(units) {
+		size, i = size/1024, i+1
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(size, 'f', 1, 64), ".0") + units[i]
 }
 
 func (a *app) persistGet() *cobra.Command {

@@ -67,7 +67,7 @@ func (a *app) run(args []string) int {
 	if !a.parsed {
 		format = formatIn(args)
 	}
-	writeError(a.stderr, format, err)
+	writeError(a.stderr, format, advise(err))
 	return exitStatus(err)
 }
 

@@ -132,3 +132,13 @@ func TestConflictHidesNobody(t *testing.T) {
 		}
 	}
 }
+
+func TestSizeText(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0 bytes", 1023: "1023 bytes", 1024: "1KiB", 1536: "1.5KiB", 10 << 20: "10MiB", 64 << 30: "64GiB", 2 << 40: "2048GiB", 1<<20 + 1: "1MiB",
+	} {
+		if got := sizeText(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+}

@@ -25,6 +25,9 @@ func (a *app) sessionSecret() (string, error) {
 		// better place.
 		return a.readSession(source, config.SessionEnv)
 	}
+	if info, err := os.Stat(source); err == nil && info.Mode().IsRegular() && source != "-" {
+		return "", usagef("--session %s: that is a file; write --session @%s for the secret that is in it", source, source)
+	}
 	if source != "-" && !strings.HasPrefix(source, "@") && isTerminal(a.stderr) {
 		a.warn("the secret in --session stays in the shell's history and shows in the process list; use --session @FILE or %s", config.SessionEnv)
 	}

@@ -44,7 +44,7 @@ func peers(ctx context.Context, s *Services, who asker, _ *conduitv1.PeersReques
 	if err != nil {
 		return nil, err
 	}
-	return &conduitv1.PeersResponse{Self: s.whoAmI(who, nil, false), Peers: list}, nil
+	return &conduitv1.PeersResponse{Self: s.whoAmI(who, nil, false), Peers: list, DiscoveryProblems: s.o.Peers.DiscoveryProblems()}, nil
 }
 
 func explain(ctx context.Context, s *Services, _ asker, in *conduitv1.ExplainRequest) (*conduitv1.ExplainResponse, error) {

@@ -70,6 +70,8 @@ func (f *fake) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	return []*conduitv1.PeerInfo{{State: "alive"}}, nil
 }
 
+func (f *fake) DiscoveryProblems() []string { return []string{"_c._tcp.x: NXDOMAIN"} }
+
 func (f *fake) Explain(_ context.Context, in *conduitv1.ExplainRequest) (*conduitv1.ExplainResponse, error) {
 	return &conduitv1.ExplainResponse{Chosen: in.GetMethod()}, nil
 }
@@ -280,7 +282,7 @@ func TestAdmin(t *testing.T) {
 	if r, err := ask[*conduitv1.LinksResponse](t, l, adminService, "Links", &conduitv1.LinksRequest{}); err != nil || len(r.GetLinks()) != 1 {
 		t.Errorf("Links: %v, %v", r, err)
 	}
-	if r, err := ask[*conduitv1.PeersResponse](t, l, adminService, "Peers", &conduitv1.PeersRequest{}); err != nil || len(r.GetPeers()) != 1 || r.GetSelf().GetName() != "w" {
+	if r, err := ask[*conduitv1.PeersResponse](t, l, adminService, "Peers", &conduitv1.PeersRequest{}); err != nil || len(r.GetPeers()) != 1 || len(r.GetDiscoveryProblems()) != 1 || r.GetSelf().GetName() != "w" {
 		t.Errorf("Peers: %v, %v", r, err)
 	}
 	if r, err := ask[*conduitv1.ExplainResponse](t, l, adminService, "Explain", &conduitv1.ExplainRequest{Address: "*://a/b/c", Method: "M"}); err != nil || r.GetChosen() != "M" {

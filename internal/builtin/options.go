@@ -46,6 +46,8 @@ type Capacity interface {
 // with the call.
 type Peers interface {
 	Peers(ctx context.Context) ([]*conduitv1.PeerInfo, error)
+	// DiscoveryProblems says what discovery could make no use of, one thing each.
+	DiscoveryProblems() []string
 }
 
 // Explainer says where a call would go. It is called concurrently; ctx ends with

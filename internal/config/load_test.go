@@ -326,7 +326,7 @@ func TestFile(t *testing.T) {
 	}{
 		{"empty", "\n# nothing\n", nil},
 		{"null group", "drain:\n", nil},
-		{"typo", "mode: worker\ndrian:\n  timeout: 5s\n", []string{"conduit.yaml:2: drian: is not a key"}},
+		{"typo", "mode: worker\ndrian:\n  timeout: 5s\n", []string{"conduit.yaml:2: drian: is not a key; did you mean drain?"}},
 		{"typo at the end", "drain:\n  timeuot: 5s\n", []string{"conduit.yaml:2: drain.timeuot: is not a key; did you mean drain.timeout?"}},
 		{"underscores", "drain_timeout: 5s\n", []string{"conduit.yaml:1: drain_timeout: is not a key; did you mean drain.timeout?"}},
 		{"wrong depth", "rescan: 5s\n", []string{"conduit.yaml:1: rescan: is not a key; did you mean host.rescan?"}},

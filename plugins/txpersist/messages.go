@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/elemental-conduit/conduit/pluginapi"
 	"github.com/elemental-conduit/conduit/plugins/txpersist/api"
@@ -29,7 +30,7 @@ func failure(err error) error {
 	if !ok {
 		return err
 	}
-	out := pluginapi.Errorf(pluginapi.Internal, "%v", e)
+	out := pluginapi.Errorf(pluginapi.Internal, "%s", strings.TrimPrefix(e.Error(), "store: ")) // who calls knows that it calls a store
 	out.Details = map[string]string{"subject": e.Subject}
 	if e.Limit != "" {
 		limit, most := attributeOf(e.Limit), strconv.FormatInt(e.Max, 10)

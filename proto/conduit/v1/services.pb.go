@@ -1194,10 +1194,12 @@ func (*PeersRequest) Descriptor() ([]byte, []int) {
 type PeersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instance that answers, first.
-	Self          *InstanceInfo `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
-	Peers         []*PeerInfo   `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Self  *InstanceInfo `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	Peers []*PeerInfo   `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
+	// What discovery could make no use of, one thing each and why: "ENTRY: WHY".
+	DiscoveryProblems []string `protobuf:"bytes,3,rep,name=discovery_problems,json=discoveryProblems,proto3" json:"discovery_problems,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *PeersResponse) Reset() {
@@ -1240,6 +1242,13 @@ func (x *PeersResponse) GetSelf() *InstanceInfo {
 func (x *PeersResponse) GetPeers() []*PeerInfo {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *PeersResponse) GetDiscoveryProblems() []string {
+	if x != nil {
+		return x.DiscoveryProblems
 	}
 	return nil
 }
@@ -1493,7 +1502,9 @@ type Candidate struct {
 	// More than the verdict, for people.
 	Why string `protobuf:"bytes,11,opt,name=why,proto3" json:"why,omitempty"`
 	// What the call would cost there.
-	Units         uint32 `protobuf:"varint,12,opt,name=units,proto3" json:"units,omitempty"`
+	Units uint32 `protobuf:"varint,12,opt,name=units,proto3" json:"units,omitempty"`
+	// What room it has is not known: effective, available, sent and judged say nothing.
+	Untold        bool `protobuf:"varint,13,opt,name=untold,proto3" json:"untold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1610,6 +1621,13 @@ func (x *Candidate) GetUnits() uint32 {
 		return x.Units
 	}
 	return 0
+}
+
+func (x *Candidate) GetUntold() bool {
+	if x != nil {
+		return x.Untold
+	}
+	return false
 }
 
 type DrainRequest struct {
@@ -2986,10 +3004,11 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"idleMillis\x12\x16\n" +
 	"\x06queued\x18\f \x01(\rR\x06queued\x12\x18\n" +
 	"\aoverdue\x18\r \x01(\rR\aoverdue\"\x0e\n" +
-	"\fPeersRequest\"i\n" +
+	"\fPeersRequest\"\x98\x01\n" +
 	"\rPeersResponse\x12,\n" +
 	"\x04self\x18\x01 \x01(\v2\x18.conduit.v1.InstanceInfoR\x04self\x12*\n" +
-	"\x05peers\x18\x02 \x03(\v2\x14.conduit.v1.PeerInfoR\x05peers\"\x89\x02\n" +
+	"\x05peers\x18\x02 \x03(\v2\x14.conduit.v1.PeerInfoR\x05peers\x12-\n" +
+	"\x12discovery_problems\x18\x03 \x03(\tR\x11discoveryProblems\"\x89\x02\n" +
 	"\bPeerInfo\x12,\n" +
 	"\x04info\x18\x01 \x01(\v2\x18.conduit.v1.InstanceInfoR\x04info\x12\x12\n" +
 	"\x04urls\x18\x02 \x03(\tR\x04urls\x12\x14\n" +
@@ -3009,7 +3028,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x125\n" +
 	"\n" +
 	"candidates\x18\x03 \x03(\v2\x15.conduit.v1.CandidateR\n" +
-	"candidates\"\xaf\x02\n" +
+	"candidates\"\xc7\x02\n" +
 	"\tCandidate\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3023,7 +3042,8 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x05local\x18\n" +
 	" \x01(\bR\x05local\x12\x10\n" +
 	"\x03why\x18\v \x01(\tR\x03why\x12\x14\n" +
-	"\x05units\x18\f \x01(\rR\x05units\"&\n" +
+	"\x05units\x18\f \x01(\rR\x05units\x12\x16\n" +
+	"\x06untold\x18\r \x01(\bR\x06untold\"&\n" +
 	"\fDrainRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0f\n" +
 	"\rDrainResponse\"\xc1\x01\n" +
