@@ -75,7 +75,8 @@ type Grant struct {
 	// Expires is when it ends, if it is not used before; zero for anonymous.
 	Expires time.Time
 
-	key secretKey
+	key  secretKey
+	user UserID
 }
 
 // ForInstance says whether the peer with this id may own a link with the grant:
@@ -112,9 +113,9 @@ type secretKey [sha256.Size]byte
 
 // Sessions validates secrets for an instance, from memory where it can. What it
 // remembers of a session holds until the session's end, or until the store's
-// generation moves: then all of them are compared with the store, at once. The
-// generation is asked for four times a second, and at once when a [Teller] says that it
-// has moved.
+// generation moves: then those whom the moves were about are compared with the store,
+// at once, and all where it cannot tell. The generation is asked for four times a second,
+// and at once when a [Teller] says that it has moved.
 //
 // A store that cannot be asked changes nothing for sessions that are remembered,
 // until they end by their time; all else is refused as unavailable.
@@ -443,7 +444,7 @@ func judge(key secretKey, f Found, now time.Time) (*validity, *conduit.Error) {
 		return nil, expired()
 	}
 	return &validity{
-		grant: Grant{Principal: u.Principal(), Session: session.ID, Instance: session.Instance, Expires: session.Expires, key: key},
+		grant: Grant{Principal: u.Principal(), Session: session.ID, Instance: session.Instance, Expires: session.Expires, key: key, user: u.ID},
 		until: session.Expires.UnixNano(), life: session.Life, generation: f.Generation,
 	}, nil
 }
@@ -622,6 +623,8 @@ type poller struct {
 	// stale is when it was noticed that the generation moved, until what is
 	// remembered has been compared; zero = it has been.
 	stale time.Time
+	// compared is the generation up to which it has been.
+	compared uint64
 }
 
 func (p *poller) run() {
@@ -666,7 +669,8 @@ func (p *poller) tell() {
 	}
 }
 
-// poll asks for the generation, and compares what is remembered if it moved.
+// poll asks for the generation, and compares what is remembered of those whom it has
+// moved for.
 func (p *poller) poll() {
 	s := p.s
 	ctx, cancel := context.WithTimeout(s.ctx, pollPatience)
@@ -681,7 +685,7 @@ func (p *poller) poll() {
 		s.epoch.Add(1)
 		s.generation.Store(g)
 		p.drop(func(*validity) bool { return true })
-		p.stale = time.Time{}
+		p.stale, p.compared = time.Time{}, g
 	case g > known:
 		s.generation.Store(g)
 		if p.stale.IsZero() {
@@ -693,13 +697,34 @@ func (p *poller) poll() {
 	}
 	g = s.generation.Load()
 	outdated := func(v *validity) bool { return v.generation < g }
+	if !p.any(outdated) {
+		p.stale, p.compared = time.Time{}, g
+		return
+	}
+	moved, ok := p.moves()
+	if ok && !moved.Everyone {
+		users := map[UserID]bool{}
+		for _, id := range moved.Users {
+			users[id] = true
+		}
+		outdated = func(v *validity) bool { return v.generation < g && users[v.grant.user] }
+	}
 	switch {
-	case p.compare(outdated):
-		p.stale = time.Time{}
+	case ok && p.compare(outdated):
+		p.stale, p.compared = time.Time{}, g
 	case time.Since(p.stale) >= staleGrace:
 		p.drop(outdated)
-		p.stale = time.Time{}
+		p.stale, p.compared = time.Time{}, g
 	}
+}
+
+// moves asks whom the generation has moved for. It returns false if the store did not say,
+// or says so of an earlier one than is known.
+func (p *poller) moves() (Moves, bool) {
+	ctx, cancel := context.WithTimeout(p.s.ctx, pollPatience)
+	defer cancel()
+	m, err := p.s.o.Store.Moved(ctx, p.compared)
+	return m, err == nil && m.Generation >= p.s.generation.Load()
 }
 
 // note keeps and logs whether the store is there.
@@ -766,6 +791,22 @@ func (p *poller) collect(fits func(*entry, *validity) bool) (all []remembered) {
 		sh.mu.RUnlock()
 	}
 	return all
+}
+
+// any says whether something that is remembered fits.
+func (p *poller) any(fits func(*validity) bool) bool {
+	for i := range p.s.shards {
+		sh := &p.s.shards[i]
+		sh.mu.RLock()
+		for _, e := range sh.entries {
+			if fits(e.state.Load()) {
+				sh.mu.RUnlock()
+				return true
+			}
+		}
+		sh.mu.RUnlock()
+	}
+	return false
 }
 
 // compare asks the store about every session that fits and applies what it says.
