@@ -298,6 +298,12 @@ func (s *Store) Generation(ctx context.Context) (g uint64, err error) {
 	return g, err
 }
 
+// movedFor returns whom a move of the generation was about; an older version does not say.
+func movedFor(kv *mvccpb.KeyValue) (id auth.UserID, known bool) {
+	id, err := auth.ParseUserID(string(kv.Value))
+	return id, err == nil
+}
+
 // Moved returns whom the moves of the generation were about: it asks for the last
 // version of its key, and for those before it one after another, since each says where the
 // one before it ends.
@@ -319,9 +325,9 @@ func (s *Store) Moved(ctx context.Context, since uint64) (m auth.Moves, err erro
 		}
 		var users []auth.UserID
 		for left := g - since; left > 0; left-- {
-			user, err := auth.ParseUserID(string(last.Value))
-			if err != nil {
-				return nil // an older version counts without saying whom for
+			user, known := movedFor(last)
+			if !known {
+				return nil
 			}
 			users = append(users, user)
 			if left == 1 {
