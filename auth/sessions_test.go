@@ -829,6 +829,95 @@ func TestSteadyState(t *testing.T) {
 	})
 }
 
+// TestMovedForWhom: a move has those compared whom it was about, and everyone where the
+// store cannot tell, also if a question fails between.
+func TestMovedForWhom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := authtest.NewMemory()
+		a := auth.NewAccounts(auth.AccountsOptions{Store: memory, Hasher: auth.NewHasher(authtest.Cheap, 1)})
+		const users = 500
+		secrets, ids := authtest.Fill(t, memory, users, time.Hour)
+		store := &authtest.Counted{Store: memory}
+		s := auth.NewSessions(auth.SessionsOptions{Store: store})
+		defer s.Close()
+		valid := func(i int) bool {
+			_, bad := s.Validate(t.Context(), secrets[i], "link")
+			return bad == nil
+		}
+		for i := range secrets {
+			if !valid(i) {
+				t.Fatal(i)
+			}
+		}
+		var ended [users]bool
+		for i := range 8 {
+			g, _, _ := s.Cached(secrets[i])
+			defer s.Watch(g, func(*conduit.Error) { ended[i] = true })()
+		}
+		revoke := func(i int) {
+			t.Helper()
+			if err := a.Revoke(t.Context(), ids[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// hold waits for what a move leads to, and counts who is compared for it.
+		hold := func(what string, want int, gone ...int) {
+			t.Helper()
+			before := store.Compared()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := store.Compared() - before; n != want {
+				t.Errorf("%s: %d are compared, want %d", what, n, want)
+			}
+			for _, i := range gone {
+				if valid(i) || i < 8 && !ended[i] {
+					t.Errorf("%s: u%d is valid still: %t, %t", what, i, valid(i), ended[i])
+				}
+			}
+		}
+		hold("nothing", 0)
+		revoke(1)
+		hold("one", 1, 1)
+		revoke(2)
+		revoke(3)
+		if _, err := memory.ChangeUser(t.Context(), "u9", func(u *auth.User) error { u.Level = conduit.Superuser; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		hold("three", 3, 2, 3)
+		if g, _, _ := s.Cached(secrets[9]); g.Level != conduit.Superuser {
+			t.Errorf("a level that was changed is %s still", g.Level)
+		}
+		// While the store does not say whom, nothing is compared; then all that came between is.
+		revoke(4)
+		memory.Fail(func(op string) error {
+			if op == "Moved" {
+				return auth.ErrStoreUnavailable(nil, "not this")
+			}
+			return nil
+		})
+		time.Sleep(400 * time.Millisecond)
+		memory.Fail(nil)
+		revoke(5)
+		hold("two, the first of them late", 2, 4, 5)
+		// A store that does not know has all compared: an older version counts so.
+		g, err := memory.Generation(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory.SetGeneration(g + 1)
+		hold("somebody", users-5)
+		for i := range auth.MaxMoves + 1 {
+			revoke(100 + i)
+		}
+		hold("too many", users-5, 100, 100+auth.MaxMoves)
+		revoke(6)
+		hold("one again", 1, 6)
+		if n := s.Stats().Cached; n != users-6-auth.MaxMoves-1 {
+			t.Errorf("%d are remembered", n)
+		}
+	})
+}
+
 func mustUser(t *testing.T, w *world, name string) auth.User {
 	t.Helper()
 	u, err := w.store.User(t.Context(), name)

@@ -52,6 +52,22 @@ type Touch struct {
 	Seen, Expires time.Time
 }
 
+// MaxMoves is how many moves of its generation a store can tell apart: see
+// [Store.Moved].
+const MaxMoves = 32
+
+// Moves says whom moves of the generation were about.
+type Moves struct {
+	// Generation is the store's; what follows is of the moves up to it.
+	Generation uint64
+	// Users are those whose sessions or level have changed, each once for each move,
+	// in no order. Some may be no more.
+	Users []UserID
+	// Everyone says that it may have been anybody: there were too many moves, or some
+	// were made by a version that did not write whom they were about. Users is nil then.
+	Everyone bool
+}
+
 // SessionsOf says which sessions to list.
 type SessionsOf struct {
 	// User restricts the list to one user's; zero = all.
@@ -82,6 +98,10 @@ type Store interface {
 	// Generation returns the generation. It is asked four times a second, so it
 	// must be cheap.
 	Generation(ctx context.Context) (uint64, error)
+	// Moved returns whom the moves were about that came after the generation since. Up
+	// to MaxMoves of them are told apart; of more, of moves that nobody has noted, and
+	// of a generation that is not reached yet, it is everyone.
+	Moved(ctx context.Context, since uint64) (Moves, error)
 
 	// AddUser adds a user. It fails with user_exists if the name or the id is
 	// taken. It does not count.

@@ -2,7 +2,6 @@ package authtest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -20,6 +19,7 @@ type Memory struct {
 
 	mu         sync.Mutex
 	generation uint64
+	moves      []auth.UserID // whom the last moves were about, MaxMoves at most
 	users      map[string]auth.User
 	names      map[auth.UserID]string
 	sessions   map[auth.SessionID]auth.Session
@@ -64,6 +64,14 @@ func (m *Memory) SetGeneration(g uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.generation = g
+	m.moves = nil
+}
+
+// count moves the generation for a user.
+func (m *Memory) count(user auth.UserID) {
+	m.generation++
+	m.moves = append(m.moves, user)
+	m.moves = m.moves[max(0, len(m.moves)-auth.MaxMoves):]
 }
 
 // enter counts an operation and locks the store, unless it fails.
@@ -107,6 +115,19 @@ func (m *Memory) Generation(ctx context.Context) (uint64, error) {
 	}
 	defer leave()
 	return m.generation, nil
+}
+
+// Moved returns whom the moves of the generation were about.
+func (m *Memory) Moved(ctx context.Context, since uint64) (auth.Moves, error) {
+	leave, err := m.enter(ctx, "Moved")
+	if err != nil {
+		return auth.Moves{}, err
+	}
+	defer leave()
+	if since > m.generation || m.generation-since > uint64(len(m.moves)) {
+		return auth.Moves{Generation: m.generation, Everyone: true}, nil
+	}
+	return auth.Moves{Generation: m.generation, Users: slices.Clone(m.moves[len(m.moves)-int(m.generation-since):])}, nil //nolint:gosec // at most MaxMoves
 }
 
 // AddUser adds a user.
@@ -176,7 +197,7 @@ func (m *Memory) ChangeUser(ctx context.Context, name string, change func(*auth.
 		m.end(before.ID)
 	}
 	if effect.Counts {
-		m.generation++
+		m.count(before.ID)
 	}
 	return after, nil
 }
@@ -195,7 +216,7 @@ func (m *Memory) RemoveUser(ctx context.Context, name string) error {
 	delete(m.users, name)
 	delete(m.names, u.ID)
 	m.end(u.ID)
-	m.generation++
+	m.count(u.ID)
 	return nil
 }
 
@@ -237,7 +258,7 @@ func (m *Memory) AddSession(ctx context.Context, s auth.Session, stamp auth.Seal
 			}
 		}
 		m.remove(first)
-		m.generation++
+		m.count(s.User)
 	}
 	m.sessions[s.ID] = s
 	m.held[s.User]++
@@ -307,7 +328,7 @@ func (m *Memory) RemoveSession(ctx context.Context, id auth.SessionID) error {
 		return auth.ErrSessionNotFound()
 	}
 	m.remove(s)
-	m.generation++
+	m.count(s.User)
 	return nil
 }
 
@@ -323,7 +344,9 @@ func (m *Memory) RemoveSessions(ctx context.Context, name string) (int, error) {
 		return 0, auth.ErrUserNotFound(name)
 	}
 	n := m.end(u.ID)
-	m.generation += uint64(cmp.Compare(n, 0))
+	if n > 0 {
+		m.count(u.ID)
+	}
 	return n, nil
 }
 

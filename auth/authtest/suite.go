@@ -3,6 +3,7 @@
 package authtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -181,6 +182,8 @@ var cases = []struct {
 	{"Most sessions", "a user's sessions are bounded: those that expire first end", testMost},
 	{"Recheck", "many are compared at once, each in its place", testRecheck},
 	{"Again", "another handle sees the same, at once", testAgain},
+	{"Moved", "who moves the generation is told", testMoved},
+	{"ManyMoves", "of more moves than are told apart it may have been anybody", testManyMoves},
 	{"Concurrent", "writers of all kinds at once leave one consistent store", testConcurrent},
 	{"Same name", "of many who add one name at once, one succeeds", testSameName},
 	{"Read, change, write", "changes at once lose none", testLostUpdates},
@@ -604,7 +607,11 @@ func testMost(t *test) {
 	t.counts("no room", true, func() { t.mint(u, 2*time.Hour) })
 	t.ended(short, shortSecret)
 	t.holds(u, first, firstSecret)
+	before := t.generation()
 	t.counts("no room", true, func() { t.mint(u, 2*time.Hour) })
+	if m := t.moved(t.Store, before); m.Everyone || !slices.Equal(m.Users, []auth.UserID{u.ID}) {
+		t.Errorf("no room: it moved for %+v", m)
+	}
 	t.ended(first, firstSecret)
 	t.holds(other, kept, keptSecret)
 	all, err := t.Store.Sessions(t.ctx, auth.SessionsOf{User: u.ID})
@@ -668,6 +675,87 @@ func testAgain(t *test) {
 	t.no(b.RemoveUser(t.ctx, "ada"))
 	_, err := t.Store.User(t.ctx, "ada")
 	t.missingUser(err)
+}
+
+// moved returns whom the moves since a generation were about, in the order of their ids.
+func (t *test) moved(s auth.Store, since uint64) auth.Moves {
+	t.Helper()
+	m, err := s.Moved(t.ctx, since)
+	t.no(err)
+	slices.SortFunc(m.Users, func(a, b auth.UserID) int { return bytes.Compare(a[:], b[:]) })
+	return m
+}
+
+func testMoved(t *test) {
+	ada, bob, eve := t.add("ada"), t.add("bob"), t.add("eve")
+	base := t.generation()
+	var whom []auth.UserID
+	hold := func(what string, more ...auth.UserID) {
+		t.Helper()
+		whom = append(whom, more...)
+		want := slices.SortedFunc(slices.Values(whom), func(a, b auth.UserID) int { return bytes.Compare(a[:], b[:]) })
+		if m := t.moved(t.Store, base); m.Everyone || m.Generation != base+uint64(len(want)) || m.Generation != t.generation() || !slices.Equal(m.Users, want) {
+			t.Errorf("%s: %+v, want %v at %d", what, m, want, base+uint64(len(want)))
+		}
+	}
+	hold("nothing")
+	s, _ := t.mint(ada, time.Hour)
+	hold("a session")
+	t.no(t.Store.RemoveSession(t.ctx, s.ID))
+	hold("a session that is ended", ada.ID)
+	t.mint(bob, time.Hour)
+	t.mint(bob, time.Hour)
+	if _, err := t.Store.RemoveSessions(t.ctx, "bob"); err != nil {
+		t.Error(err)
+	}
+	hold("two that are ended at once", bob.ID)
+	change := func(name string, f func(*auth.User)) {
+		t.Helper()
+		_, err := t.Store.ChangeUser(t.ctx, name, func(u *auth.User) error { f(u); return nil })
+		t.no(err)
+	}
+	change("ada", func(u *auth.User) { u.Password = auth.Seal([]byte("a better hash")) })
+	hold("a change that does not count")
+	change("ada", func(u *auth.User) { u.Level = conduit.Superuser })
+	hold("a level", ada.ID)
+	change("eve", func(u *auth.User) { u.Disabled = true })
+	hold("disabled", eve.ID)
+	t.no(t.Store.RemoveUser(t.ctx, "bob"))
+	hold("removed", bob.ID)
+	// Only what came since.
+	if m := t.moved(t.Store, t.generation()-2); m.Everyone || len(m.Users) != 2 || !slices.Contains(m.Users, eve.ID) || !slices.Contains(m.Users, bob.ID) {
+		t.Errorf("the last two: %+v", m)
+	}
+	if m := t.moved(t.Store, t.generation()); m.Everyone || len(m.Users) != 0 {
+		t.Errorf("none: %+v", m)
+	}
+	if m := t.moved(t.Store, t.generation()+1); !m.Everyone || m.Generation != t.generation() || m.Users != nil {
+		t.Errorf("of a generation to come: %+v", m)
+	}
+	if t.Again != nil {
+		if m := t.moved(t.Again(t.T), base); m.Everyone || len(m.Users) != len(whom) {
+			t.Errorf("another handle: %+v", m)
+		}
+	}
+}
+
+func testManyMoves(t *test) {
+	ada := t.add("ada")
+	base := t.generation()
+	for i := range auth.MaxMoves + 1 {
+		s, _ := t.mint(ada, time.Hour)
+		t.no(t.Store.RemoveSession(t.ctx, s.ID))
+		m := t.moved(t.Store, base)
+		if i < auth.MaxMoves && (m.Everyone || len(m.Users) != i+1) {
+			t.Fatalf("%d moves: %+v", i+1, m)
+		}
+		if i == auth.MaxMoves && (!m.Everyone || m.Users != nil || m.Generation != t.generation()) {
+			t.Errorf("%d moves: %+v", i+1, m)
+		}
+	}
+	if m := t.moved(t.Store, base+1); m.Everyone || len(m.Users) != auth.MaxMoves {
+		t.Errorf("the last %d: %+v", auth.MaxMoves, m)
+	}
 }
 
 func testConcurrent(t *test) {
@@ -777,6 +865,7 @@ func (t *test) methods(ctx context.Context, s auth.Store, u auth.User, session a
 		"Touch":         s.Touch(ctx, start, []auth.Touch{{ID: session.ID, Seen: start, Expires: start.Add(9 * time.Hour)}}),
 	}
 	_, errs["Generation"] = s.Generation(ctx)
+	_, errs["Moved"] = s.Moved(ctx, 0)
 	_, errs["User"] = s.User(ctx, u.Name)
 	_, errs["Users"] = s.Users(ctx, "", 0)
 	_, errs["ChangeUser"] = s.ChangeUser(ctx, u.Name, func(u *auth.User) error { u.Disabled = true; return nil })
@@ -918,6 +1007,13 @@ func testRandom(t *test) {
 			}
 			what = "afterwards"
 			both(func(s auth.Store) (any, error) { return s.Generation(t.ctx) })
+			what = "whom it moved for"
+			since := max(base, m.generation-min(m.generation, uint64(r.IntN(8))))
+			both(func(s auth.Store) (any, error) {
+				moved, err := s.Moved(t.ctx, since)
+				slices.SortFunc(moved.Users, func(a, b auth.UserID) int { return bytes.Compare(a[:], b[:]) })
+				return moved, err
+			})
 		}
 		for _, mint := range all {
 			f, errA := t.Store.Find(t.ctx, mint.secret)

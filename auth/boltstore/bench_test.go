@@ -12,3 +12,9 @@ func BenchmarkRevoked(b *testing.B) {
 	path := place(b)
 	authtest.BenchRevoked(b, func() auth.Store { return opened(b, path) })
 }
+
+// BenchmarkSteady measures what 10,000 users at work cost the file.
+func BenchmarkSteady(b *testing.B) {
+	path := place(b)
+	authtest.BenchSteady(b, func() auth.Store { return opened(b, path) }, nil)
+}

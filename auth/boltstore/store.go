@@ -167,6 +167,15 @@ func (s *Store) Generation(ctx context.Context) (uint64, error) {
 	return generation, nil
 }
 
+// Moved returns whom the moves of the generation were about.
+func (s *Store) Moved(ctx context.Context, since uint64) (m auth.Moves, err error) {
+	err = s.do(ctx, false, func(r *records) error {
+		m = r.moved(since)
+		return nil
+	})
+	return m, err
+}
+
 // look takes a snapshot without a lock.
 func (s *Store) look() (*snapshot, error) {
 	f, err := openChecked(s.path, os.O_RDONLY)
@@ -244,7 +253,7 @@ func (s *Store) ChangeUser(ctx context.Context, name string, change func(*auth.U
 			}
 		}
 		if effect.Counts {
-			if err := r.count(); err != nil {
+			if err := r.count(before.ID); err != nil {
 				return err
 			}
 		}
@@ -264,7 +273,7 @@ func (s *Store) RemoveUser(ctx context.Context, name string) error {
 			return err
 		}
 		_, err = r.endSessions(u.ID)
-		return errors.Join(err, r.users.Delete([]byte(name)), r.userIDs.Delete(u.ID[:]), r.count())
+		return errors.Join(err, r.users.Delete([]byte(name)), r.userIDs.Delete(u.ID[:]), r.count(u.ID))
 	})
 }
 
@@ -302,7 +311,7 @@ func (r *records) makeRoom(ids []auth.SessionID) error {
 	}
 	slices.SortFunc(of, func(a, b auth.Session) int { return a.Expires.Compare(b.Expires) })
 	for _, old := range of[:max(0, len(of)+1-auth.MaxSessions)] {
-		if err := errors.Join(r.removeSession(old), r.count()); err != nil {
+		if err := errors.Join(r.removeSession(old), r.count(old.User)); err != nil {
 			return err
 		}
 	}
@@ -412,7 +421,7 @@ func (s *Store) RemoveSession(ctx context.Context, id auth.SessionID) error {
 		if !ok {
 			return auth.ErrSessionNotFound()
 		}
-		return errors.Join(r.removeSession(session), r.count())
+		return errors.Join(r.removeSession(session), r.count(session.User))
 	})
 }
 
@@ -426,7 +435,7 @@ func (s *Store) RemoveSessions(ctx context.Context, name string) (n int, err err
 		if n, err = r.endSessions(u.ID); err != nil || n == 0 {
 			return err
 		}
-		return r.count()
+		return r.count(u.ID)
 	})
 	if err != nil {
 		return 0, err

@@ -25,6 +25,9 @@ const (
 	keyFormat     = "format"
 	keyID         = "id"
 	keyGeneration = "generation"
+	// keyMoves is whom the last moves of the generation were about, the last one last:
+	// the generation that each led to, and the user's id.
+	keyMoves = "moves"
 
 	format = 1
 )
@@ -89,10 +92,35 @@ func open(path string, tx *bbolt.Tx) (*records, error) {
 	return r, nil
 }
 
-// count moves the generation.
-func (r *records) count() error {
+// moveSize is the length of a move in keyMoves.
+const moveSize = 8 + len(auth.UserID{})
+
+// count moves the generation for a user.
+func (r *records) count(user auth.UserID) error {
 	r.generation++
-	return r.store.Put([]byte(keyGeneration), binary.BigEndian.AppendUint64(nil, r.generation))
+	generation := binary.BigEndian.AppendUint64(nil, r.generation)
+	moves := slices.Concat(r.store.Get([]byte(keyMoves)), generation, user[:])
+	moves = moves[max(0, len(moves)-auth.MaxMoves*moveSize):]
+	return errors.Join(r.store.Put([]byte(keyGeneration), generation), r.store.Put([]byte(keyMoves), moves))
+}
+
+// moved returns whom the moves since a generation were about. An older version counts
+// without saying whom for, so each has its number.
+func (r *records) moved(since uint64) auth.Moves {
+	m := auth.Moves{Generation: r.generation}
+	moves := r.store.Get([]byte(keyMoves))
+	for g := r.generation; g != since; g-- {
+		if g < since || len(moves) < moveSize {
+			return auth.Moves{Generation: r.generation, Everyone: true}
+		}
+		last := moves[len(moves)-moveSize:]
+		if binary.BigEndian.Uint64(last) != g {
+			return auth.Moves{Generation: r.generation, Everyone: true}
+		}
+		m.Users = append(m.Users, auth.UserID(last[8:]))
+		moves = moves[:len(moves)-moveSize]
+	}
+	return m
 }
 
 func (r *records) user(name string) (auth.User, error) {

@@ -9,7 +9,7 @@
 // Below the prefix there are
 //
 //	store                  the store's own record: format and id
-//	generation             its version, as etcd counts writes of a key, is the generation
+//	generation             its version, as etcd counts writes of a key, is the generation, and its value the id of the user whom that move was about
 //	users/<id>             a user
 //	names/<name>           the id of the user of that name
 //	sessions/<id>          a session, with a lease

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/elemental-conduit/conduit"
@@ -173,8 +174,10 @@ func (s *Store) sessionKey(id auth.SessionID) string { return s.key(keySessions,
 func (s *Store) ofUser(id auth.UserID) string        { return s.key(keyOf, id.String(), "/") }
 func (s *Store) ofKey(o auth.Session) string         { return s.ofUser(o.User) + o.ID.String() }
 
-// count moves the generation.
-func (s *Store) count() clientv3.Op { return clientv3.OpPut(s.key(keyGeneration), "") }
+// count moves the generation for a user, of whom each version of the key tells.
+func (s *Store) count(user auth.UserID) clientv3.Op {
+	return clientv3.OpPut(s.key(keyGeneration), user.String())
+}
 
 // ID returns the id that the store was made with.
 func (s *Store) ID() auth.StoreID { return s.id }
@@ -293,6 +296,61 @@ func (s *Store) Generation(ctx context.Context) (g uint64, err error) {
 		return err
 	})
 	return g, err
+}
+
+// movedFor returns whom a move of the generation was about; an older version does not say.
+func movedFor(kv *mvccpb.KeyValue) (id auth.UserID, known bool) {
+	id, err := auth.ParseUserID(string(kv.Value))
+	return id, err == nil
+}
+
+// Moved returns whom the moves of the generation were about: it asks for the last
+// version of its key, and for those before it one after another, since each says where the
+// one before it ends.
+func (s *Store) Moved(ctx context.Context, since uint64) (m auth.Moves, err error) {
+	err = s.do(ctx, func(ctx context.Context, _ *attempt) error {
+		key := s.key(keyGeneration)
+		kvs, _, err := s.get(ctx, 0, key)
+		if err != nil {
+			return err
+		}
+		last := kvs[0]
+		g, err := generationOf(last)
+		if err != nil {
+			return err
+		}
+		m = auth.Moves{Generation: g, Everyone: true}
+		if since > g || g-since > auth.MaxMoves {
+			return nil
+		}
+		var users []auth.UserID
+		for left := g - since; left > 0; left-- {
+			user, known := movedFor(last)
+			if !known {
+				return nil
+			}
+			users = append(users, user)
+			if left == 1 {
+				break
+			}
+			kvs, _, err := s.get(ctx, last.ModRevision-1, key)
+			switch {
+			case errors.Is(err, rpctypes.ErrCompacted):
+				return nil
+			case err != nil:
+				return err
+			case kvs[0] == nil || kvs[0].Version != last.Version-1:
+				return nil // it was removed, and made anew
+			}
+			last = kvs[0]
+		}
+		m = auth.Moves{Generation: g, Users: users}
+		return nil
+	})
+	if err != nil {
+		return auth.Moves{}, err
+	}
+	return m, nil
 }
 
 // Tell calls moved after each move of the generation that it hears of, until ctx ends or
@@ -531,7 +589,7 @@ func (s *Store) ChangeUser(ctx context.Context, name string, change func(*auth.U
 		}
 		then := []clientv3.Op{clientv3.OpPut(s.userKey(after.ID), encodeUser(after, epoch))}
 		if effect.Counts {
-			then = append(then, s.count())
+			then = append(then, s.count(after.ID))
 		}
 		return s.write(ctx, a, []clientv3.Cmp{same(s.userKey(after.ID), before.revision)}, then...)
 	})
@@ -562,7 +620,7 @@ func (s *Store) RemoveUser(ctx context.Context, name string) error {
 		}
 		id = u.ID
 		return s.write(ctx, a, []clientv3.Cmp{same(s.userKey(u.ID), u.revision)},
-			clientv3.OpDelete(s.userKey(u.ID)), clientv3.OpDelete(s.nameKey(name)), s.count())
+			clientv3.OpDelete(s.userKey(u.ID)), clientv3.OpDelete(s.nameKey(name)), s.count(u.ID))
 	})
 	if err == nil {
 		s.tidy(ctx, id)
@@ -668,7 +726,7 @@ func (s *Store) makeRoom(ctx context.Context, at int64, u user, ids []auth.Sessi
 	if len(over) == 0 {
 		return nil, nil
 	}
-	ops := []clientv3.Op{s.count()}
+	ops := []clientv3.Op{s.count(u.ID)}
 	for _, one := range over[:min(len(over), (maxOps-3)/2)] {
 		ops = append(ops, s.remove(one.Session)...)
 	}
@@ -830,7 +888,7 @@ func (s *Store) RemoveSession(ctx context.Context, id auth.SessionID) error {
 			}
 			return auth.ErrSessionNotFound()
 		}
-		return s.write(ctx, a, []clientv3.Cmp{same(s.sessionKey(id), one.revision)}, append(s.remove(one.Session), s.count())...)
+		return s.write(ctx, a, []clientv3.Cmp{same(s.sessionKey(id), one.revision)}, append(s.remove(one.Session), s.count(one.User))...)
 	})
 }
 
@@ -866,7 +924,7 @@ func (s *Store) RemoveSessions(ctx context.Context, name string) (n int, err err
 			same(s.userKey(u.ID), u.revision),
 			clientv3.Compare(clientv3.ModRevision(s.ofUser(u.ID)).WithPrefix(), "<", at+1),
 		}
-		err = s.write(ctx, a, unchanged, clientv3.OpPut(s.userKey(u.ID), encodeUser(u.User, newEpoch())), s.count())
+		err = s.write(ctx, a, unchanged, clientv3.OpPut(s.userKey(u.ID), encodeUser(u.User, newEpoch())), s.count(u.ID))
 		if errors.Is(err, errConflict) && !a.unsure {
 			n = 0
 		}
