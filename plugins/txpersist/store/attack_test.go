@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -191,7 +192,7 @@ func TestThousandsOfTransactions(t *testing.T) {
 	refused := map[string]int{}
 	for i := range 5000 {
 		sc := paths("/a")
-		sc.Owner = fmt.Sprint(i % 10)
+		sc.Owner = strconv.Itoa(i % 10)
 		tx, err := s.Read(s.ctx, sc)
 		if err == nil {
 			open = append(open, tx)
