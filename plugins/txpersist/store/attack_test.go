@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestFileDamagedWhileOpen(t *testing.T) {
 	file, want := good(t)
 	whole, err := os.ReadFile(file)
 	must(t, err)
-	rounds := 30
+	rounds := 12
 	if testing.Short() {
 		rounds = 6
 	}
@@ -37,7 +38,7 @@ func TestFileDamagedWhileOpen(t *testing.T) {
 		must(t, err)
 		f, err := os.OpenFile(bad, os.O_RDWR, 0)
 		must(t, err)
-		for range 1 + seed*seed {
+		for range 1 + 6*seed*seed {
 			at := int64(8192 + rnd.IntN(len(whole)-8192))
 			_, err := f.WriteAt([]byte{whole[at] ^ byte(1+rnd.IntN(255))}, at)
 			must(t, err)
@@ -191,7 +192,7 @@ func TestThousandsOfTransactions(t *testing.T) {
 	refused := map[string]int{}
 	for i := range 5000 {
 		sc := paths("/a")
-		sc.Owner = fmt.Sprint(i % 10)
+		sc.Owner = strconv.Itoa(i % 10)
 		tx, err := s.Read(s.ctx, sc)
 		if err == nil {
 			open = append(open, tx)

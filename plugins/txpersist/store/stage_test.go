@@ -70,7 +70,7 @@ func (s *testStore) swept() {
 // Contents much larger than a transaction may hold in memory: new ones, in the place of
 // others, read inside of the transaction and behind it, in one call of Write or many.
 func TestContentsAboveMemory(t *testing.T) {
-	const size = 5<<20 + 77
+	const size = 2<<20 + 77
 	s := newStore(t, small)
 	id := newID()
 	s.update(paths("/a"), func(tx *WriteTx) {
@@ -322,7 +322,7 @@ func TestRemoveAllAndStagedContents(t *testing.T) {
 
 // Writers of large contents and others run side by side, and each finds its own.
 func TestContentsAboveMemoryConcurrently(t *testing.T) {
-	const writers, size = 6, 1<<20 + 5
+	const writers, size = 4, 1<<19 + 5
 	s := newStore(t, small)
 	errs := make(chan error, writers)
 	for i := range writers {

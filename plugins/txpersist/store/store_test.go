@@ -101,6 +101,7 @@ func TestErrorsOfWriting(t *testing.T) {
 
 	for _, p := range []string{"/w/*", "/w/**", "/"} { // 6.4: save at a path with a wildcard
 		wantKind(t, tx.Save(path(p), newID(), nil), KindArgument)
+		wantKind(t, tx.LinkNew(newID(), path(p)), KindArgument)
 	}
 	must(t, tx.Commit(s.ctx))
 	s.view(paths("/"), func(tx *ReadTx) {
