@@ -35,6 +35,9 @@ BENCH           ?= .
 BENCH_PKGS      ?= ./...
 BENCHFLAGS      ?= -benchmem
 BENCHMARKS_ARGS ?=
+# Which revision `make bench-compare` measures beside this tree, and what else to hand over.
+BASE         ?=
+COMPARE_ARGS ?=
 # How often `make bench-cluster` kills a worker, and restarts all five, by each way in.
 KILLS ?= 6
 ROLLS ?= 1
@@ -51,7 +54,7 @@ FIRST ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full race fuzz bench bench-pick sim sim-capacity bench-cluster bench-host bench-store soak lint fmt check-fmt check-mod check-cross release man generate check-generate cover clean ci others
+.PHONY: help demo build test test-full race fuzz bench bench-compare bench-pick sim sim-capacity bench-cluster bench-host bench-store soak lint fmt check-fmt check-mod check-cross release man generate check-generate cover clean ci others
 
 help: ## List what can be made
 	@printf 'usage: make TARGET\n\n'
@@ -94,6 +97,11 @@ bench: ## Run the benchmarks (BENCH=regexp), then the program in benchmarks/
 		echo 'cd benchmarks && $(GO) run . $(BENCHMARKS_ARGS)'; \
 		cd benchmarks && $(GO) run . $(BENCHMARKS_ARGS); \
 	fi
+
+bench-compare: ## Measure calls of this tree beside those of another revision (BASE=rev, COMPARE_ARGS)
+	@test -n '$(BASE)' || { echo 'error: say beside which revision, as in `make bench-compare BASE=main`' >&2; exit 2; }
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && git archive '$(BASE)' | tar -x -C "$$dir" && \
+		cd benchmarks && $(GO) run . -base "$$dir" -sizes 32 -inflight 1,64 -rounds 9 $(COMPARE_ARGS)
 
 bench-pick: ## Measure the choice among 10 to 10,000 peers
 	$(GO) test -run '^$$' -bench Pick $(BENCHFLAGS) ./registry

@@ -135,6 +135,7 @@ func TestFlagsAreChecked(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
 		"fewer than 3": {"-rounds", "2"}, "no \"zmq\"": {"-systems", "conduit,zmq"}, "from 16 up": {"-sizes", "8"}, "only flags": {"x"},
+		"say where": {"-systems", "conduit,conduit-base"},
 	} {
 		var stderr bytes.Buffer
 		if code := run(args, nil, io.Discard, &stderr); code != 2 || !strings.Contains(stderr.String(), want) {

@@ -29,10 +29,14 @@ type lab struct {
 	children []*child
 	// With echo set, the host runs this binary instead of plugins/echo.
 	echo string
+	base string // a checkout of another revision, for the system conduit-base
 	bins string // the binaries that it built
-	// built are the packages in bins.
-	built map[string]bool
+	// built are the binaries of packages, by what they were made of.
+	built map[made]string
 }
+
+// made is what a binary was made of.
+type made struct{ module, pkg string }
 
 func newLab(procs int) (*lab, error) {
 	self, err := os.Executable()
@@ -43,7 +47,7 @@ func newLab(procs int) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, self: self, procs: procs, bins: filepath.Join(dir, "bin"), built: map[string]bool{}}
+	l := &lab{dir: dir, self: self, procs: procs, bins: filepath.Join(dir, "bin"), built: map[made]string{}}
 	if err := os.Mkdir(l.bins, 0o700); err != nil {
 		l.close()
 		return nil, err
@@ -61,16 +65,24 @@ func (l *lab) close() {
 
 // build builds a command of a module, once.
 func (l *lab) build(ctx context.Context, module, pkg string) (binary string, err error) {
-	binary = filepath.Join(l.bins, filepath.Base(pkg))
-	if l.built[pkg] {
+	from := made{module, pkg}
+	if binary, ok := l.built[from]; ok {
 		return binary, nil
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, pkg)
+	binary = filepath.Join(l.bins, filepath.Base(filepath.Join(module, pkg)))
+	if l.base != "" && strings.HasPrefix(module, l.base) {
+		binary += "-base"
+	}
+	args := []string{"build", "-o", binary, pkg}
+	if pkg != "." { // this program is built as `go run` builds it, whose peers are compiled by now
+		args = slices.Insert(args, 1, "-trimpath")
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 	}
-	l.built[pkg] = true
+	l.built[from] = binary
 	return binary, nil
 }
 
@@ -91,7 +103,12 @@ func (c *child) pid() int { return c.cmd.Process.Pid }
 // role starts this program in a role and returns when it is ready, with the
 // address that it says it is ready at.
 func (l *lab) role(ctx context.Context, name, role string, args ...string) (*child, string, error) {
-	c, err := l.start(name, l.self, append([]string{"-role", role}, args...)...)
+	return l.roleOf(ctx, l.self, name, role, args...)
+}
+
+// roleOf is role of this program as another revision has it.
+func (l *lab) roleOf(ctx context.Context, program, name, role string, args ...string) (*child, string, error) {
+	c, err := l.start(name, program, append([]string{"-role", role}, args...)...)
 	if err != nil {
 		return nil, "", err
 	}

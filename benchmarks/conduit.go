@@ -30,13 +30,26 @@ const pollEvery = 20 * time.Millisecond
 // startConduit builds and starts a worker host with one element in a directory of
 // its own.
 func startConduit(ctx context.Context, l *lab) (fixture, error) {
-	program, err := l.build(ctx, "..", hostPackage)
+	return startConduitOf(ctx, l, "..", l.echo)
+}
+
+// startBase is startConduit as the revision of -base has it, caller and plugin included.
+func startBase(ctx context.Context, l *lab) (fixture, error) {
+	f, err := startConduitOf(ctx, l, l.base, "")
+	if err == nil {
+		f.caller, err = l.build(ctx, filepath.Join(l.base, "benchmarks"), ".")
+	}
+	return f, err
+}
+
+// startConduitOf starts what a checkout has, with its own echo if none is given.
+func startConduitOf(ctx context.Context, l *lab, module, plugin string) (fixture, error) {
+	program, err := l.build(ctx, module, hostPackage)
 	if err != nil {
 		return fixture{}, err
 	}
-	plugin := l.echo
 	if plugin == "" {
-		if plugin, err = l.build(ctx, "..", "./plugins/echo"); err != nil {
+		if plugin, err = l.build(ctx, module, "./plugins/echo"); err != nil {
 			return fixture{}, err
 		}
 	}

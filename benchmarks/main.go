@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ type options struct {
 	procs    int
 	write    bool
 	docs     string
+	base     string
 	profile  bool
 	scenario string
 	doors    []string
@@ -97,7 +99,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.DurationVar(&o.within, "within", 0, "after which no further round of the scenario rolling is begun, all -doors together; 0 = all of -rounds")
 	sizes := fs.String("sizes", "32,1024,65536,1048576", "payloads in bytes, at least 16")
 	inFlight := fs.String("inflight", "1,64", "calls under way at once")
-	systems := fs.String("systems", strings.Join(systemNames(), ","), "what to measure; ratios are of the first to the others")
+	systems := fs.String("systems", "", "what to measure, of "+strings.Join(systemNames(), ",")+"; ratios are of the first to the others (default: all but "+baseName+"; with -base, conduit,"+baseName+")")
+	fs.StringVar(&o.base, "base", "", "a `directory` with a checkout of another revision, which is the system "+baseName)
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -105,7 +108,22 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		numbers("sizes", *sizes, 2*stamp, &o.sizes),
 		numbers("inflight", *inFlight, 1, &o.inFlight),
 	)
-	o.systems = strings.Split(*systems, ",")
+	switch {
+	case *systems != "":
+		o.systems = strings.Split(*systems, ",")
+	case o.base != "":
+		o.systems = []string{"conduit", baseName}
+	default:
+		o.systems = slices.DeleteFunc(systemNames(), func(name string) bool { return name == baseName })
+	}
+	if slices.Contains(o.systems, baseName) && o.base == "" {
+		err = errors.Join(err, errors.New("-systems: "+baseName+" is what -base has: say where a checkout of it is"))
+	}
+	if o.base != "" {
+		var failed error
+		o.base, failed = filepath.Abs(o.base)
+		err = errors.Join(err, failed)
+	}
 	if len(args) > 0 && !slices.Equal(args, []string{"-write"}) {
 		o.args = "cd benchmarks && go run . " + strings.Join(args, " ")
 	}

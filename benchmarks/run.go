@@ -18,7 +18,7 @@ type entry struct {
 	system
 	fixture
 
-	caller *child
+	by *child // its caller
 }
 
 // results are the samples of a run: one for each round, of each system in each cell.
@@ -37,6 +37,7 @@ func bench(ctx context.Context, o options, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer l.close()
+	l.base = o.base
 	r, err := startAll(ctx, l, o, stderr)
 	if err != nil {
 		return err
@@ -72,7 +73,11 @@ func startAll(ctx context.Context, l *lab, o options, stderr io.Writer) (*result
 		if e.fixture, err = s.start(ctx, l); err != nil {
 			return nil, err
 		}
-		if e.caller, _, err = l.role(ctx, "caller-"+name, "caller", name, e.target); err != nil {
+		program, as := l.self, name
+		if e.caller != "" { // it knows itself by the usual name
+			program, as = e.caller, "conduit"
+		}
+		if e.by, _, err = l.roleOf(ctx, program, "caller-"+name, "caller", as, e.target); err != nil {
 			return nil, err
 		}
 		r.entries = append(r.entries, e)
@@ -105,10 +110,10 @@ func (r *results) measure(ctx context.Context, o options, stderr io.Writer) erro
 // window asks the caller for one window and waits for it.
 func (e *entry) window(ctx context.Context, q request) (sample, error) {
 	q.PIDs = e.pids
-	if err := json.NewEncoder(e.caller.in).Encode(q); err != nil {
-		return sample{}, e.caller.failure(err)
+	if err := json.NewEncoder(e.by.in).Encode(q); err != nil {
+		return sample{}, e.by.failure(err)
 	}
-	line, err := e.caller.line(ctx, q.Warm+q.Window+callTimeout+5*time.Second)
+	line, err := e.by.line(ctx, q.Warm+q.Window+callTimeout+5*time.Second)
 	if err != nil {
 		return sample{}, err
 	}

@@ -21,6 +21,7 @@ type system struct {
 type fixture struct {
 	target string // what the caller dials
 	pids   []int  // the processes that a call goes through
+	caller string // the program to call with; "" = this one
 	ops    string // URL of the ops listener, if it has one
 	dir    string // where its files are, if it has any
 }
@@ -52,11 +53,18 @@ func systems() []system {
 			about: "the same host and plugin, a new `/cluster/v1` link for each call",
 		},
 		{
+			name: baseName, title: "base", start: startBase, dial: dialConduit,
+			about: "as `conduit`, of the revision in the directory of -base: caller, host and plugin",
+		},
+		{
 			name: "floor", title: "floor", start: startFloor, dial: dialFloor,
 			about: "the same bytes over the same two hops (TCP, then a Unix socket) through two Go processes that look at nothing and move up to 256 KiB at once: what no request/reply system reaches",
 		},
 	}
 }
+
+// baseName is the system that another revision is.
+const baseName = "conduit-base"
 
 func systemNames() []string {
 	var names []string

@@ -20,6 +20,25 @@ type Carrier interface {
 	Close(code CloseCode, reason string) error
 }
 
+// TryWriter is a Carrier that can write without waiting. Then whoever has something to
+// write never waits for the other end to read, however much is unreturned.
+type TryWriter interface {
+	Carrier
+	// TryWriteMessage writes as much of a message as there is room for. If done is false,
+	// Finish has to follow it, and p must not change until then.
+	TryWriteMessage(p []byte) (done bool, err error)
+	// Finish writes the rest, and waits for room as WriteMessage does.
+	Finish() error
+}
+
+// Buffered is a Carrier that knows of messages that it has read already.
+type Buffered interface {
+	Carrier
+	// Buffered reports whether the next ReadMessage returns without reading. It is
+	// called by the goroutine that reads.
+	Buffered() bool
+}
+
 // CloseCode says why a link was closed, in WebSocket's numbers (RFC 6455 §7.4).
 type CloseCode uint16
 

@@ -17,6 +17,8 @@ import (
 // concurrently.
 type Conn struct {
 	carrier Carrier
+	try     TryWriter // the carrier, if it is one; else nil
+	ahead   Buffered  // likewise
 	o       Options
 	memory  *Memory
 	log     *slog.Logger
@@ -124,6 +126,8 @@ func New(carrier Carrier, o Options) *Conn {
 	if o.Dialer {
 		c.nextID = 1
 	}
+	c.try, _ = carrier.(TryWriter)
+	c.ahead, _ = carrier.(Buffered)
 	c.now = time.Now()
 	c.idleSince = c.now
 	c.in.conn = c

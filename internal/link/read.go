@@ -50,6 +50,9 @@ func (c *Conn) readLoop() {
 // takePacket handles each frame of a packet, then writes what came of it.
 func (c *Conn) takePacket(p *frame.Parser, f *frame.Frame, packet []byte) error {
 	err := c.takeFrames(p, f, packet)
+	if err == nil && c.ahead != nil && c.ahead.Buffered() {
+		return nil // what comes of the next one goes with it
+	}
 	if err == nil {
 		c.flush()
 	}

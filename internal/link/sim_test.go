@@ -205,7 +205,13 @@ func (s *sim) wire() [2]Carrier {
 		}
 	})
 	s.wires = append(s.wires, w)
-	return [2]Carrier{a, b}
+	ends := [2]Carrier{a, b}
+	for i, e := range ends {
+		if e, ok := e.(*simEnd); ok && r.IntN(2) == 0 {
+			ends[i] = &tryingEnd{simEnd: e}
+		}
+	}
+	return ends
 }
 
 func (s *sim) options(o Options) Options {

@@ -151,3 +151,35 @@ func (e *simEnd) Close(code CloseCode, reason string) error {
 	w.change.Broadcast()
 	return nil
 }
+
+// tryingEnd is a simEnd that can write without waiting, and knows what has come.
+type tryingEnd struct {
+	*simEnd
+	rest []byte
+}
+
+func (e *tryingEnd) TryWriteMessage(p []byte) (done bool, err error) {
+	w := e.w
+	w.mu.Lock()
+	full := w.over(e.side) == nil && w.dir[e.side].bytes >= w.room
+	w.mu.Unlock()
+	if full {
+		e.rest = p
+		return false, nil
+	}
+	return true, e.WriteMessage(p)
+}
+
+func (e *tryingEnd) Finish() error {
+	p := e.rest
+	e.rest = nil
+	return e.WriteMessage(p)
+}
+
+func (e *tryingEnd) Buffered() bool {
+	w := e.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.dir[1-e.side].q
+	return len(q) > 0 && !q[0].at.After(time.Now()) && !w.frozen[e.side] && !w.hole
+}

@@ -128,7 +128,7 @@ func (c *Conn) write(inline bool) {
 			c.unlock()
 			return
 		}
-		if inline && (round == inlineRounds || c.unreturned >= inlineLimit || c.far() || c.simple) {
+		if inline && (round == inlineRounds || c.try == nil && (c.unreturned >= inlineLimit || c.far() || c.simple)) {
 			c.unlock()
 			go c.writeLoop()
 			return
@@ -138,18 +138,40 @@ func (c *Conn) write(inline bool) {
 		c.stat.BytesOut += uint64(len(p))
 		c.unlock()
 		var err error
-		if len(p) > 0 {
+		switch {
+		case len(p) == 0:
+		case inline && c.try != nil:
+			var done bool
+			if done, err = c.try.TryWriteMessage(p); err == nil && !done {
+				go c.finish(p)
+				return
+			}
+		default:
 			err = c.carrier.WriteMessage(p)
 		}
 		c.mu.Lock()
-		if cap(p) <= 2*packetTarget {
-			c.spare = p[:0]
-		}
-		if err != nil {
-			c.wbuf, c.ctrl, c.owing = c.wbuf[:0], c.ctrl[:0], c.owing[:0]
-			c.linkOwed = 0
-			c.failLocked(err)
-		}
+		c.wrote(p, err)
+	}
+}
+
+// finish writes the rest of a packet for which there was no room at once, and what waits
+// behind it.
+func (c *Conn) finish(p []byte) {
+	err := c.try.Finish()
+	c.mu.Lock()
+	c.wrote(p, err)
+	c.write(false)
+}
+
+// wrote notes what became of a packet. c.mu is held.
+func (c *Conn) wrote(p []byte, err error) {
+	if cap(p) <= 2*packetTarget {
+		c.spare = p[:0]
+	}
+	if err != nil {
+		c.wbuf, c.ctrl, c.owing = c.wbuf[:0], c.ctrl[:0], c.owing[:0]
+		c.linkOwed = 0
+		c.failLocked(err)
 	}
 }
 

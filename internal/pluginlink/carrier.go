@@ -44,8 +44,10 @@ func newCarrier(s messageStream, end func()) *carrier {
 func (c *carrier) ReadMessage() ([]byte, error) {
 	c.in.free()
 	if err := c.stream.RecvMsg(&c.in); err != nil {
-		if why := c.lost(); why != nil {
-			return nil, why
+		if c.process != nil {
+			if why := lost(c.process, c.closed); why != nil {
+				return nil, why
+			}
 		}
 		return nil, c.ended(err)
 	}
@@ -83,23 +85,20 @@ func (c *carrier) Close(code link.CloseCode, reason string) error {
 // within a hundred. All of it passes only if the process lives on without its link.
 const exitMoment = 200 * time.Millisecond
 
-// lost says how the process at the other end ended, if it has, and nil if the link
-// was closed from here.
-func (c *carrier) lost() error {
-	if c.process == nil {
-		return nil
-	}
+// lost says how the process at the other end of a carrier ended, if it has, and nil if
+// the carrier was closed from here.
+func lost(process *child, closed <-chan struct{}) error {
 	select {
-	case <-c.closed:
+	case <-closed:
 		return nil
 	default:
 	}
 	t := time.NewTimer(exitMoment)
 	defer t.Stop()
 	select {
-	case <-c.process.ended:
-		return fmt.Errorf("the process %s", c.process.exit)
-	case <-c.closed:
+	case <-process.ended:
+		return fmt.Errorf("the process %s", process.exit)
+	case <-closed:
 	case <-t.C:
 	}
 	return nil

@@ -83,6 +83,8 @@ type LaunchConfig struct {
 	// Output takes the same, of every level; nil = nobody does. It is called from several
 	// goroutines until the process has ended and been killed, and must not block.
 	Output func(OutputRecord)
+	// GRPC has the link go over gRPC though the plugin takes it as a connection of its own.
+	GRPC bool
 	// Carrier, if set, stands between the link and its stream, for who watches or spoils
 	// on purpose what is sent.
 	Carrier func(link.Carrier) link.Carrier

@@ -91,7 +91,8 @@ func Debug(ctx context.Context, name string, element func() Plugin, announce fun
 		return err
 	}
 	s := &server{maxMessage: math.MaxInt32 - envelope, stderr: os.Stderr} // what a host takes, it says when it comes
-	g := s.newServer([]grpc.ServerOption{grpc.Creds(userOnly{insecure.NewCredentials()}), grpc.StatsHandler(d)})
+	creds := grpc.Creds(userOnly{&takesSockets{insecure.NewCredentials(), d.serveSocket}})
+	g := s.newServer([]grpc.ServerOption{creds, grpc.StatsHandler(d)})
 	conduitv1.RegisterPluginServer(g, d)
 	stop := context.AfterFunc(ctx, func() {
 		d.drain()
@@ -133,10 +134,12 @@ type debugServer struct {
 type debugSession struct {
 	*server
 	stopped atomic.Bool
+	gone    chan struct{}  // closed when its host has gone; with the debugServer's mu held
+	sockets sync.WaitGroup // of links that have a connection of their own
 }
 
 func (d *debugServer) newSession() *debugSession {
-	return &debugSession{server: &server{plugin: d.element(), token: d.token, maxMessage: link.DefaultMaxMessage, stderr: os.Stderr, debugged: true}}
+	return &debugSession{gone: make(chan struct{}), server: &server{plugin: d.element(), token: d.token, maxMessage: link.DefaultMaxMessage, stderr: os.Stderr, debugged: true, socketLink: true}}
 }
 
 type sessionKey struct{}
@@ -158,7 +161,9 @@ func (d *debugServer) HandleConn(ctx context.Context, s stats.ConnStats) {
 	if session == nil || d.active != session {
 		return
 	}
+	close(session.gone)
 	d.sessions.Go(func() {
+		session.sockets.Wait()
 		if !session.stopped.Swap(true) {
 			stop, cancel := context.WithTimeout(context.Background(), termGrace)
 			defer cancel()
@@ -227,6 +232,37 @@ func (d *debugServer) Link(stream grpc.BidiStreamingServer[conduitv1.Packet, con
 		return s.Link(stream)
 	}
 	return errNoSession
+}
+
+// serveSocket is Link over a connection of its own, for the host that has configured an
+// element: whose connection it is says the token. It ends with the session.
+func (d *debugServer) serveSocket(u *net.UnixConn) {
+	d.mu.Lock()
+	s := d.active
+	if s != nil {
+		select {
+		case <-s.gone:
+			s = nil
+		default:
+			s.sockets.Add(1)
+		}
+	}
+	d.mu.Unlock()
+	if s == nil {
+		_ = u.Close()
+		return
+	}
+	defer s.sockets.Done()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-s.gone:
+			_ = u.Close()
+		case <-over:
+		}
+	}()
+	s.serveSocket(u)
 }
 
 // drain lets the calls of the host that is attached finish, and stops its element.

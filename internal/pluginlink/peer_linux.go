@@ -6,20 +6,18 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // hostOnly has a plugin's server take connections of its host's process alone. The
 // socket's directory keeps other users away, but not what runs as this one: whoever could
 // connect could stop the plugin, and a sandbox cannot keep another plugin from connecting
 // to a socket whose path it has learned.
-func hostOnly(hostPID int) []grpc.ServerOption {
+func hostOnly(next credentials.TransportCredentials, hostPID int) credentials.TransportCredentials {
 	if hostPID <= 0 {
-		return nil
+		return next
 	}
-	return []grpc.ServerOption{grpc.Creds(&peerOnly{insecure.NewCredentials(), hostPID})}
+	return &peerOnly{next, hostPID}
 }
 
 // peerOnly is the plain connection, with a look at who has made it.

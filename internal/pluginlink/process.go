@@ -38,6 +38,8 @@ type Process struct {
 	socketDir string
 	printed   []*lineWriter // by what stands for os.Stdout and os.Stderr in it
 
+	socketLink atomic.Bool // it has said so when it was configured
+
 	linked atomic.Bool
 	conn   atomic.Pointer[link.Conn]
 
@@ -70,6 +72,7 @@ func (p *Process) Configure(ctx context.Context, r *conduitv1.ConfigureRequest) 
 	defer cancel()
 	resp, err := p.rpc.Configure(ctx, r)
 	if err == nil {
+		p.socketLink.Store(resp.GetSocketLink())
 		w := resp.GetWarnings()
 		resp.Warnings = w[:min(len(w), maxWarnings)]
 		for i, text := range resp.GetWarnings() {
@@ -107,12 +110,8 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	if !p.linked.CompareAndSwap(false, true) {
 		return nil, errors.New("the plugin's link was opened before: a process has one")
 	}
-	streamCtx, cancel := context.WithCancel(context.Background())
-	stop := context.AfterFunc(ctx, cancel)
-	n := int(p.cfg.MaxMessage) + envelope
-	stream, err := p.rpc.Link(streamCtx, grpc.CallContentSubtype(codecName), grpc.MaxCallRecvMsgSize(n), grpc.MaxCallSendMsgSize(n))
+	over, err := p.openCarrier(ctx)
 	if err != nil {
-		cancel()
 		return nil, p.rpcError("Link", err)
 	}
 	o.Dialer, o.Duplex, o.Simple = true, true, true
@@ -129,23 +128,43 @@ func (p *Process) OpenLink(ctx context.Context, o link.Options) (*link.Conn, err
 	if o.Peer.Name == "" {
 		o.Peer.Name = p.cfg.Name
 	}
-	c := newCarrier(stream, cancel)
-	c.process = p.child
-	var over link.Carrier = c
 	if p.cfg.Carrier != nil {
-		over = p.cfg.Carrier(c)
+		over = p.cfg.Carrier(over)
 	}
 	conn := link.New(over, o)
 	p.conn.Store(conn)
-	err = conn.Ready(ctx)
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := conn.Ready(ctx); err != nil {
 		conn.Close(link.CloseGoingAway, "the link did not come up")
 		return nil, fmt.Errorf("the plugin's link did not come up: %w", p.rpcError("Link", err))
 	}
 	return conn, nil
+}
+
+// openCarrier connects the link: by a connection of its own if the plugin takes one, and
+// else by a stream of gRPC. ctx bounds the opening only.
+func (p *Process) openCarrier(ctx context.Context) (link.Carrier, error) {
+	if p.socketLink.Load() && !p.cfg.GRPC {
+		c, err := p.dialSocket(ctx)
+		if err == nil {
+			return c, nil
+		}
+		// As when its descriptors are used up: gRPC's connection is there already.
+		p.cfg.Log.Warn("the link of the plugin goes over gRPC: a connection of its own could not be made", "error", err.Error(), "pid", p.Pid())
+	}
+	streamCtx, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, cancel)
+	n := int(p.cfg.MaxMessage) + envelope
+	stream, err := p.rpc.Link(streamCtx, grpc.CallContentSubtype(codecName), grpc.MaxCallRecvMsgSize(n), grpc.MaxCallSendMsgSize(n))
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	c := newCarrier(stream, cancel)
+	c.process = p.child
+	return c, nil
 }
 
 // Ended is closed when the process has ended; the rest of its output may still be

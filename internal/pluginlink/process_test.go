@@ -59,9 +59,11 @@ func call(ctx context.Context, c *link.Conn, method string, data []byte) ([]byte
 	return m.Data, nil
 }
 
-func TestWholeLife(t *testing.T) {
+func TestWholeLife(t *testing.T) { bothCarriers(t, testWholeLife) }
+
+func testWholeLife(t *testing.T, start func() (*Process, *logged)) { //nolint:thelper // the whole test
 	ctx := testContext(t)
-	p, log := begin(ctx, t, "serve")
+	p, log := start()
 	c := linked(ctx, t, p)
 	for _, n := range []int{0, 1, 1000, 40 << 10, 300 << 10, 10 << 20} {
 		want := bytes.Repeat([]byte{'a'}, n)
@@ -93,9 +95,11 @@ func TestWholeLife(t *testing.T) {
 
 // TestForeignLink: whoever lacks the token gets no link, and does not take the
 // host's place.
-func TestForeignLink(t *testing.T) {
+func TestForeignLink(t *testing.T) { bothCarriers(t, testForeignLink) }
+
+func testForeignLink(t *testing.T, start func() (*Process, *logged)) { //nolint:thelper // the whole test
 	ctx := testContext(t)
-	p, _ := begin(ctx, t, "serve")
+	p, _ := start()
 	up(ctx, t, p)
 	right := p.token
 	p.token = bytes.Repeat([]byte{1}, len(right))
@@ -380,9 +384,11 @@ func TestGrandchildren(t *testing.T) {
 }
 
 // TestCrash: a process that ends is noticed at once, and its calls end once.
-func TestCrash(t *testing.T) {
+func TestCrash(t *testing.T) { bothCarriers(t, testCrash) }
+
+func testCrash(t *testing.T, start func() (*Process, *logged)) { //nolint:thelper // the whole test
 	ctx := testContext(t)
-	p, log := begin(ctx, t, "serve")
+	p, log := start()
 	c := linked(ctx, t, p)
 	waiting := make(chan error, 1)
 	go func() {
@@ -435,9 +441,11 @@ func TestControlErrors(t *testing.T) {
 }
 
 // TestTerminate: SIGTERM lets calls finish, then the process exits 0.
-func TestTerminate(t *testing.T) {
+func TestTerminate(t *testing.T) { bothCarriers(t, testTerminate) }
+
+func testTerminate(t *testing.T, start func() (*Process, *logged)) { //nolint:thelper // the whole test
 	ctx := testContext(t)
-	p, log := begin(ctx, t, "serve")
+	p, log := start()
 	c := linked(ctx, t, p)
 	done := make(chan error, 1)
 	go func() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/elemental-conduit/conduit"
@@ -125,6 +127,7 @@ type server struct {
 	stderr     *os.File
 	stdio      sync.Once
 	debugged   bool // a debugger may hold the process or its host at any time
+	socketLink bool // the host may connect to the socket for its link
 
 	up         atomic.Bool // go-plugin came as far as to make its server
 	configured atomic.Pointer[conduitv1.ConfigureRequest]
@@ -151,7 +154,8 @@ func (s *server) newServer(opts []grpc.ServerOption) *grpc.Server {
 	s.up.Store(true)
 	n := int(min(s.maxMessage, math.MaxInt32-envelope)) + envelope
 	if len(opts) == 0 { // go-plugin's own are those of TLS, which knows the host by its certificate
-		opts = hostOnly(s.hostPID)
+		s.socketLink = true
+		opts = []grpc.ServerOption{grpc.Creds(hostOnly(&takesSockets{insecure.NewCredentials(), s.serveSocket}, s.hostPID))}
 	}
 	return grpc.NewServer(append(opts,
 		grpc.MaxRecvMsgSize(n), grpc.MaxSendMsgSize(n),
@@ -181,10 +185,8 @@ func (s *server) Configure(ctx context.Context, r *conduitv1.ConfigureRequest) (
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if resp == nil {
-		resp = &conduitv1.ConfigureResponse{}
-	}
-	return resp, nil
+	// Not the element's own, which may be the same each time.
+	return &conduitv1.ConfigureResponse{Warnings: resp.GetWarnings(), SocketLink: s.socketLink}, nil
 }
 
 // Health implements conduitv1.PluginServer.
@@ -234,6 +236,29 @@ func (s *server) Link(stream grpc.BidiStreamingServer[conduitv1.Packet, conduitv
 	case <-over:
 	}
 	return nil
+}
+
+// serveSocket carries the host's link, as Link does, over a connection of its own until
+// that ends.
+func (s *server) serveSocket(u *net.UnixConn) {
+	r := s.configured.Load()
+	if r == nil {
+		_ = u.Close()
+		return
+	}
+	c, err := newSocketCarrier(u, nil, int(min(s.maxMessage, math.MaxInt32-envelope))+envelope)
+	if err != nil {
+		_, _ = fmt.Fprintln(s.stderr, "[WARN] a connection for the host's link cannot be used:", err)
+		_ = u.Close()
+		return
+	}
+	conn := link.New(c, s.linkOptions(r))
+	if err := conn.Ready(context.Background()); err != nil { // within the time that a Hello has
+		conn.Close(link.CloseAuth, "no link without the host's token")
+	} else {
+		s.tellLinked(conn)
+	}
+	<-conn.Done()
 }
 
 // tellLinked tells the plugin of its host's link.

@@ -831,7 +831,10 @@ func (x *ConfigureRequest) GetSensitiveAttributes() []string {
 type ConfigureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Something the operator should know though the element runs.
-	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// The plugin takes its host's link also as a connection of its own to the socket that
+	// it listens on, as docs/protocol.md says; the host may use that instead of Link.
+	SocketLink    bool `protobuf:"varint,2,opt,name=socket_link,json=socketLink,proto3" json:"socket_link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,6 +874,13 @@ func (x *ConfigureResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *ConfigureResponse) GetSocketLink() bool {
+	if x != nil {
+		return x.SocketLink
+	}
+	return false
 }
 
 type HealthRequest struct {
@@ -1200,9 +1210,11 @@ const file_conduit_v1_plugin_proto_rawDesc = "" +
 	" \x03(\tR\x13sensitiveAttributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"/\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"P\n" +
 	"\x11ConfigureResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x0f\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\x12\x1f\n" +
+	"\vsocket_link\x18\x02 \x01(\bR\n" +
+	"socketLink\"\x0f\n" +
 	"\rHealthRequest\"\xe5\x02\n" +
 	"\x0eHealthResponse\x126\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .conduit.v1.HealthResponse.StateR\x05state\x12\x12\n" +
