@@ -237,8 +237,8 @@ func TestRestartLooksFirst(t *testing.T) {
 	list(hashOf([]byte("another")))
 	_, err = r.h.Restart(r.ctx, "echo")
 	wantReason(t, err, conduit.ReasonDeployFailed, conduit.Executed)
-	s := r.elements()["echo"]
-	if s.State != Ready || s.Pid != was.Pid || s.Generation != was.Generation || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "goes on") {
+	s := r.until("a warning", func(m map[string]ElementStatus) bool { return len(m["echo"].Warnings) > 0 })["echo"]
+	if s.State != Ready || s.Pid != was.Pid || s.Generation != was.Generation || !strings.Contains(s.Warnings[0], "goes on") {
 		t.Errorf("what does not vouch for it any more has made of it %+v", s)
 	}
 	mustDo(t, syscall.Kill(was.Pid, syscall.SIGKILL))
