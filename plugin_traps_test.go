@@ -37,6 +37,32 @@ func TestPluginTraps(t *testing.T) {
 	}
 }
 
+// TestPluginHostComparison: each row of the comparison in docs/plugin-host.md is held by
+// tests that exist, or says in bold that there is no such thing.
+func TestPluginHostComparison(t *testing.T) {
+	page, err := os.ReadFile("docs/plugin-host.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| feature | best | ours | held by |\n")
+	rows := regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(table, -1)
+	if len(rows) != 30 {
+		t.Errorf("%d rows, want 30", len(rows))
+	}
+	named := regexp.MustCompile("`([a-z/-]+)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9]+)`")
+	for _, row := range rows {
+		tests := named.FindAllStringSubmatch(row[3], -1)
+		if none := row[3] == "—" && strings.Contains(row[2], "**no**"); none == (len(tests) > 0) {
+			t.Errorf("%s: it is held by %q", row[1], row[3])
+		}
+		for _, test := range tests {
+			if !declares(t, test[1], test[2]) {
+				t.Errorf("%s: there is no %s in %s", row[1], test[2], test[1])
+			}
+		}
+	}
+}
+
 // declares reports whether the tests of a folder have a func of a name.
 func declares(t *testing.T, dir, name string) bool {
 	t.Helper()

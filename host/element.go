@@ -131,6 +131,13 @@ func (e *element) note(kind int, what string) {
 	e.h.rebuild()
 }
 
+// servesNothing takes back what was said of a binary that goes on beside another.
+func (e *element) servesNothing() {
+	for kind := range notes {
+		e.note(kind, "")
+	}
+}
+
 // update tells what the scan has found now. A start of another file is given up.
 func (e *element) update(f finding) {
 	e.mu.Lock()

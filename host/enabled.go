@@ -25,6 +25,11 @@ func (h *Host) SetEnabled(ctx context.Context, name string, on bool) (Change, er
 			unlock()
 		}
 	}()
+	if on {
+		if list, err = h.findAsItIs(ctx, name); err != nil {
+			return Change{}, err
+		}
+	}
 	e := list[0]
 	if why := offInManifest(list); on && why != "" {
 		return Change{}, errOffInManifest(e.deployment, why)
@@ -76,6 +81,7 @@ func (e *element) isOff() bool {
 func (e *element) rest(ctx context.Context, why string) {
 	e.leave()
 	e.retiring.Wait()
+	e.servesNothing()
 	e.set(Disabled, "", why)
 	e.settle()
 	e.pause(ctx, -1)

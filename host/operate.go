@@ -139,6 +139,24 @@ func (h *Host) find(name string) ([]*element, error) {
 	return nil, operatorError(conduit.NotFound, conduit.ReasonDeploymentNotFound, conduit.Refused, "there is no deployment %q here; conduit-host ls deployments lists all", pluginlink.Text(name, maxMethodName))
 }
 
+// findAsItIs is find of what is in the directory now: a list of checksums, or a file, may
+// have changed a moment ago, and nothing is started of what was there before. What still
+// changes is given some time.
+func (h *Host) findAsItIs(ctx context.Context, name string) ([]*element, error) {
+	list, err := h.find(name)
+	if err != nil || list[0].transient != "" {
+		return list, err
+	}
+	for n := 1; h.look(ctx, list[0].deployment) && n < settleLooks; n++ {
+		select {
+		case <-time.After(restOf(&h.o)):
+		case <-h.stopping:
+		case <-ctx.Done():
+		}
+	}
+	return h.find(name)
+}
+
 // lockDeployment finds a deployment and has others wait that want to change it.
 func (h *Host) lockDeployment(ctx context.Context, name string) ([]*element, func(), error) {
 	list, err := h.find(name)
@@ -522,12 +540,12 @@ func superseded(name, how string) error {
 	return operatorError(conduit.Aborted, conduit.ReasonSuperseded, conduit.Executed, "deployment %s was %s again meanwhile, by another operator or in its directory; see what is there with conduit-host ls deployments", name, how)
 }
 
-// Restart starts a deployment anew from the bytes that it has, as a hot swap, and
-// returns when the new process serves. One that was given up is tried again at once. The
+// Restart starts a deployment anew, as a hot swap, from the bytes that it has when the
+// directory has been looked at once more, and returns when the new process serves. One that was given up is tried again at once. The
 // errors are deployment_not_found, disabled, deploy_failed (then the process before goes
 // on), superseded, and those of ctx, whose end ends the wait and not the restart.
 func (h *Host) Restart(ctx context.Context, name string) (Change, error) {
-	list, err := h.find(name)
+	list, err := h.findAsItIs(ctx, name)
 	if err != nil {
 		return Change{}, err
 	}

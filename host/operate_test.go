@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/budget"
@@ -214,5 +216,47 @@ func TestTransientAttributes(t *testing.T) {
 	})
 	if got := told(); !strings.Contains(got, " two ") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestRestartLooksFirst: what an operator has started anew is what the directory, and the
+// list of checksums in it, say at that moment, though no scan has seen it yet. What is said
+// of a process that goes on is taken back with its end.
+func TestRestartLooksFirst(t *testing.T) {
+	t.Parallel()
+	r := newRigWith(t, func(o *Options) { o.Verify, o.ScanInterval = VerifyRequired, time.Hour })
+	self, err := pluginFile()
+	mustDo(t, err)
+	good, err := os.ReadFile(self)
+	mustDo(t, err)
+	list := func(sum string) { r.write(sumsName, []byte(sum+"  echo\n"), 0o644) }
+	list(hashOf(good))
+	r.deploy("echo", "")
+	was := r.untilState("echo", Ready)
+
+	list(hashOf([]byte("another")))
+	_, err = r.h.Restart(r.ctx, "echo")
+	wantReason(t, err, conduit.ReasonDeployFailed, conduit.Executed)
+	s := r.until("a warning", func(m map[string]ElementStatus) bool { return len(m["echo"].Warnings) > 0 })["echo"]
+	if s.State != Ready || s.Pid != was.Pid || s.Generation != was.Generation || !strings.Contains(s.Warnings[0], "goes on") {
+		t.Errorf("what does not vouch for it any more has made of it %+v", s)
+	}
+	mustDo(t, syscall.Kill(was.Pid, syscall.SIGKILL))
+	if s := r.untilState("echo", Refused); len(s.Warnings) != 0 || s.Kind != refusedChecksum {
+		t.Errorf("nothing of it goes on: %+v", s)
+	}
+
+	list(hashOf(good))
+	if c, err := r.h.Restart(r.ctx, "echo"); err != nil || c.Result != ResultReady || c.Sum != was.Sum {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := r.h.SetEnabled(r.ctx, "echo", false); err != nil {
+		t.Fatal(err)
+	}
+	list(hashOf([]byte("another")))
+	_, err = r.h.SetEnabled(r.ctx, "echo", true)
+	wantReason(t, err, conduit.ReasonDeployFailed, conduit.Executed)
+	if s := r.untilState("echo", Refused); s.Pid != 0 || s.Generation != 2 {
+		t.Errorf("enabled, it is %+v", s)
 	}
 }

@@ -44,6 +44,7 @@ func (e *element) run(ctx context.Context) {
 			continue
 		case f.refused != nil:
 			e.endHold()
+			e.servesNothing()
 			e.set(Refused, f.refused.kind, f.refused.reason)
 			e.settle()
 			e.pause(ctx, -1)
