@@ -172,13 +172,8 @@ func (l *Link) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocat
 	if !l.d.o.PerCall {
 		return l.conn.Invoke(ctx, route, in)
 	}
-	if _, ok := ctx.Deadline(); !ok && !in.Streaming && !in.Background {
-		// What such a call has begins now, and not when its link is there. The link takes
-		// the instant alone.
-		limited, free := context.WithTimeout(ctx, conduit.DefaultCallTimeout)
-		defer free()
-		ctx = limited
-	}
+	ctx, free := l.d.client.Within(ctx, in)
+	defer free()
 	conn, err := l.Alone(ctx, in.Units, in.Background)
 	if err != nil {
 		e := *err
