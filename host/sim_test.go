@@ -178,7 +178,7 @@ func newSimWorld(t *testing.T, seed uint64) *simWorld {
 		instances: map[string]*simInstance{}, ops: map[string]*simOp{}, doors: map[string]*link.Conn{}, counts: map[string]int{},
 	}
 	w.quiet = w.r.IntN(4) == 0
-	w.orderly = !w.quiet && w.r.IntN(4) == 0
+	w.orderly = !w.quiet && w.r.IntN(3) == 0
 	if !w.quiet && !w.orderly {
 		w.failures.Store(int32(w.r.IntN(8)))
 	}
@@ -190,7 +190,7 @@ func newSimWorld(t *testing.T, seed uint64) *simWorld {
 		name := fmt.Sprintf("i%d", i)
 		w.boot(&simSpec{
 			name: name, url: "ws://" + name + ":7400/cluster/v1", id: address.UniqueInstanceID(name),
-			work: i == 0 || w.r.IntN(3) > 0, relay: w.r.IntN(2) == 0, total: []int64{40, 1000}[w.r.IntN(2)],
+			work: i == 0 || w.r.IntN(3) > 0, relay: w.r.IntN(2) == 0, total: []int64{20, 1000}[w.r.IntN(2)],
 			memory: []int64{4 << 20, 16 << 20, 256 << 20}[w.r.IntN(3)], credit: []uint32{64 << 10, 0}[w.r.IntN(2)],
 			local: w.r.IntN(2) == 0, peers: n, concurrency: []int{3, 1024}[w.r.IntN(2)],
 		}, uint64(i+1))
@@ -828,7 +828,7 @@ func (p *simProcess) Handle(in *link.Incoming) {
 	p.handlers.Add(1)
 	in.Serve(func(ctx context.Context, c *link.ServerCall) error {
 		defer p.handlers.Done()
-		p.began(op, c)
+		p.began(ctx, op, c)
 		if p.name == "relay" {
 			return p.relay(ctx, c, op)
 		}
@@ -837,8 +837,11 @@ func (p *simProcess) Handle(in *link.Incoming) {
 }
 
 // began judges that a call is being worked on.
-func (p *simProcess) began(op *simOp, c *link.ServerCall) {
+func (p *simProcess) began(ctx context.Context, op *simOp, c *link.ServerCall) {
 	w := p.w
+	if _, ok := ctx.Deadline(); !ok && op.timeout > 0 {
+		w.bad("call %s runs without the deadline of its caller", op.key)
+	}
 	p.x.mu.Lock()
 	if k := p.x.calls[c.ID()]; k == nil || k.ended {
 		w.bad("call %s is started after its end at its plugin", op.key)
@@ -1113,7 +1116,11 @@ func (w *simWorld) run() {
 	}
 	var faults sync.WaitGroup
 	if !w.quiet {
-		for range w.r.IntN(5) {
+		events := w.r.IntN(5)
+		if w.orderly {
+			events = 2 + w.r.IntN(3)
+		}
+		for range events {
 			at, who, what, name := time.Duration(250+w.r.IntN(900))*time.Millisecond, w.r.IntN(names), w.r.IntN(7), []string{"work", "relay"}[w.r.IntN(2)]
 			pause := time.Duration(w.r.IntN(1500)) * time.Millisecond
 			if w.orderly {
@@ -1164,7 +1171,7 @@ func (w *simWorld) happen(who, what int, name string, pause time.Duration) {
 		time.Sleep(pause)
 		w.boot(i.s, i.epoch+100)
 	case 5:
-		i.drain(min(pause/4, 400*time.Millisecond), pause)
+		i.drain(min(pause/4, time.Duration(w.random(400))*time.Millisecond), pause)
 		w.boot(i.s, i.epoch+100)
 	case 6:
 		i.host.Cordon(true)
@@ -1436,6 +1443,8 @@ func (w *simWorld) inOrder(op *simOp, e *conduit.Error) bool {
 	switch e.Reason {
 	case conduit.ReasonPeerLost, conduit.ReasonPluginLost, conduit.ReasonReloaded, conduit.ReasonAborted, conduit.ReasonCanceled:
 		return e.Outcome == conduit.NotSent || e.Outcome == conduit.Refused
+	case conduit.ReasonDraining: // a relay may say so of what it called, when it has sent already
+		return e.Outcome == conduit.NotSent || e.Outcome == conduit.Refused || op.relayed && e.Outcome == conduit.Executed
 	}
 	return e.Outcome != conduit.OutcomeUnknown
 }

@@ -10,6 +10,8 @@ import (
 
 // invokeAlone makes a call over a link of its own.
 func (t *target) invokeAlone(ctx context.Context, in *conduit.Invocation) conduit.Exchange {
+	ctx, free := t.p.c.Within(ctx, in)
+	defer free()
 	pl, err := t.p.connectAlone(ctx)
 	if err != nil {
 		return t.failed(err, in)

@@ -231,6 +231,21 @@ func (c *Conn) Outstanding() int { return int(c.foreground.Load()) }
 // were written when the link was lost are not in it.
 func (c *Conn) Unsent() uint64 { return c.units.unsent.Load() }
 
+// Within returns ctx for a call that begins now and whose link is yet to be made, by a
+// Conn with these options: what the link would give a unary call without a deadline, it
+// has from now on. free is to be called when the call has been made: the link keeps the
+// instant alone.
+func (o Options) Within(ctx context.Context, in *conduit.Invocation) (_ context.Context, free context.CancelFunc) {
+	limit := o.CallTimeout
+	if limit == 0 {
+		limit = conduit.DefaultCallTimeout
+	}
+	if _, ok := ctx.Deadline(); ok || in.Streaming || in.Background || limit < 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
 // Calls returns the calls under way: made by this end, and served for the other.
 func (c *Conn) Calls() (out, in int) {
 	c.mu.Lock()

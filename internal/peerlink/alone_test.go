@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/elemental-conduit/conduit"
+	"github.com/elemental-conduit/conduit/address"
 	"github.com/elemental-conduit/conduit/internal/link"
 )
 
@@ -112,5 +114,32 @@ func TestUnitsOfLinksForOneCall(t *testing.T) {
 	}
 	if n := l.Unsent(); n != 42 {
 		t.Errorf("%d units are off, not 42", n)
+	}
+}
+
+// What a unary call without a deadline has begins when it is made, and not when its link
+// is there.
+func TestDialIsChargedToTheCall(t *testing.T) {
+	i := start(t, 100)
+	left := make(chan time.Duration, 1)
+	i.behavior = func(in *link.Incoming) bool {
+		left <- time.Duration(in.Invoke.TimeoutMicros) * time.Microsecond
+		in.Refuse(conduit.Errorf(conduit.PermissionDenied, conduit.ReasonLevelTooLow, conduit.Refused, "no"))
+		return true
+	}
+	var took time.Duration // at least so long the call had no link
+	l, err := New(client(t, "good"), Options{PerCall: true, Alone: func(*link.Conn, string, string) {
+		begun := time.Now()
+		poll(t, "some time to pass", func() bool { took = time.Since(begun); return took > 3*time.Millisecond })
+	}}).Connect(testContext(t), i.url, heard{make(chan any, 1000)}.hooks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := l.Invoke(context.Background(), link.NewRoute(address.MustParse("*://conduit/conduit/conduit.v1.Instance")), &conduit.Invocation{Method: "WhoAreYou", Last: true})
+	if _, err := x.Recv(testContext(t)); !errors.Is(err, &conduit.Error{Code: conduit.PermissionDenied}) {
+		t.Fatal(err)
+	}
+	if got := wait(t, left, "the call"); got == 0 || got > conduit.DefaultCallTimeout-took {
+		t.Errorf("after %s without a link the call has %s", took, got)
 	}
 }

@@ -172,6 +172,8 @@ func (l *Link) Invoke(ctx context.Context, r registry.Route, in *conduit.Invocat
 	if !l.d.o.PerCall {
 		return l.conn.Invoke(ctx, route, in)
 	}
+	ctx, free := l.d.client.Within(ctx, in)
+	defer free()
 	conn, err := l.Alone(ctx, in.Units, in.Background)
 	if err != nil {
 		e := *err
