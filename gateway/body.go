@@ -103,6 +103,26 @@ func contentOf(h http.Header) (content string, known bool) {
 	return "", false
 }
 
+// noBody reads the body of a request that should have none: net/http would wait for it
+// before it answers, as long as it takes.
+func (q *request) noBody() *fault {
+	if q.r.ContentLength == 0 {
+		return nil
+	}
+	q.reply.setReadDeadline(time.Now().Add(min(time.Second, q.g.o.Stall/2)))
+	n, err := io.CopyN(io.Discard, q.r.Body, piece)
+	q.received += n
+	switch {
+	case errors.Is(err, io.EOF):
+		q.read = true
+		q.reply.setReadDeadline(time.Time{})
+		return nil
+	case err != nil:
+		return bodyFault(err, 0)
+	}
+	return badRequest("a request like this has no body")
+}
+
 // discard gives what is left of a body little time: net/http reads some of it before
 // it writes an answer, so that the connection can be used again. That must be over
 // well before the time to write is.

@@ -219,6 +219,11 @@ func (q *request) serve(ctx context.Context) *fault {
 	if done, f := q.door(); done || f != nil {
 		return f
 	}
+	if q.r.Method != http.MethodPost {
+		if f := q.noBody(); f != nil {
+			return f
+		}
+	}
 	switch path := q.r.URL.EscapedPath(); {
 	case path == sessionsPath:
 		return q.login(ctx)

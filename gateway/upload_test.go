@@ -139,14 +139,14 @@ func TestBadLines(t *testing.T) {
 		"no UTF-8": {"\"\xff\"\n", conduit.ReasonBadContent, "line 1, column 2", http.StatusBadRequest},
 		"too long": {"1\n\"" + strings.Repeat("x", limit) + "\"\n", conduit.ReasonPayloadTooLarge, "line 2 of the body has more than 100000 bytes", http.StatusRequestEntityTooLarge},
 	} {
-		srv, _, _ := overLink(t, Options{MaxBody: limit, Stall: 100 * time.Millisecond})
+		srv, _, _ := overLink(t, Options{MaxBody: limit})
 		p := wantProblem(t, send(t, srv, post("/v1/call/d/e/s/Join", tt.body, "Content-Type", typeNDJSON)), tt.status, tt.reason)
 		if !strings.Contains(p.Detail, tt.detail) || !strings.Contains(p.Detail, "what it has done stays done") || p.Outcome != conduit.OutcomeUnknown || p.Method != "Join" {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
 	// After the first result it is the last line.
-	srv, _, _ := overLink(t, Options{Stall: 100 * time.Millisecond})
+	srv, _, _ := overLink(t, Options{})
 	w := dialWire(t, srv.URL)
 	w.begin(t, "Chat", "Accept: "+typeNDJSON)
 	w.chunk(t, "1\n")
@@ -165,7 +165,7 @@ func TestBadLines(t *testing.T) {
 
 // A call that fails is answered although the client says no more, and does not end its body.
 func TestLinesOfACallThatIsOver(t *testing.T) {
-	srv, _, _ := overLink(t, Options{Stall: 100 * time.Millisecond})
+	srv, _, _ := overLink(t, Options{})
 	for _, more := range []string{"", strings.Repeat("1\n", 1<<20)} {
 		w := dialWire(t, srv.URL)
 		w.begin(t, "Missing")
@@ -238,7 +238,7 @@ func TestSlowLines(t *testing.T) {
 
 // What bodies of lines hold is bounded, for all of them together.
 func TestLinesMemory(t *testing.T) {
-	srv, _, _ := overLink(t, Options{Memory: 2 * piece, Stall: 100 * time.Millisecond})
+	srv, _, _ := overLink(t, Options{Memory: 2 * piece})
 	p := wantProblem(t, send(t, srv, post("/v1/call/d/e/s/Join", `"`+strings.Repeat("x", 3*piece)+`"`, "Content-Type", typeNDJSON)), http.StatusServiceUnavailable, conduit.ReasonOverloaded)
 	if p.Outcome != conduit.OutcomeUnknown {
 		t.Errorf("%+v", p)

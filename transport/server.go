@@ -38,6 +38,8 @@ const (
 	// authenticating, writing the answer.
 	upgradeTimeout = 5 * time.Second
 	maxHeaderBytes = 16 << 10
+	// bodyPatience is how long the body of a request that is refused may take.
+	bodyPatience = time.Second
 )
 
 // ServerOptions say how a Server behaves. The zero value of a number is its
@@ -180,6 +182,10 @@ func (s *Server) HTTPServer(h http.Handler) *http.Server {
 // upgrade at all (400, 403, 404, 405, 426), is there room (503), who asks (401).
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f := s.open(w, r); f != nil {
+		if r.ContentLength != 0 {
+			// net/http waits for a body before it writes the answer, and nobody wants it.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience))
+		}
 		f.write(w)
 		s.tellRefused(r, f)
 	}

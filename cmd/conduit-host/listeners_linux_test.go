@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -325,4 +326,154 @@ func TestSocketPathTooLong(t *testing.T) {
 	if status != exitUsage || !strings.Contains(stderr, "makes the path of a socket too long") || !strings.Contains(stderr, "--run-dir") {
 		t.Errorf("exit %d: %s", status, stderr)
 	}
+}
+
+// What is wrong with a request is answered alike, whichever listener gets it, by an answer
+// that ends the matter: nobody is kept waiting by who sends slowly, and nobody's large
+// request is kept.
+func TestListenersOfBadRequests(t *testing.T) {
+	runDir := t.TempDir() + "/run"
+	s := serve(t, "--mode", "both", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--run-dir", runDir)
+	wait(t, s.ready, "ready")
+	large := strings.Repeat("x", 1<<20)
+	type answers struct{ cluster, gateway, ops int } // 0 = it hangs up without one
+	both := func(n int) answers { return answers{n, n, n} }
+	upgrade := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: conduit.v1\r\n"
+	// PATH stands for a path that is the listener's own, ADDR for where it listens.
+	cases := map[string]struct {
+		text string
+		want answers
+	}{
+		"its own":                    {"GET PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", answers{426, 200, 200}},
+		"a large header":             {"GET PATH HTTP/1.1\r\nHost: ADDR\r\nX: " + large + "\r\n\r\n", both(431)},
+		"many headers":               {"GET PATH HTTP/1.1\r\nHost: ADDR\r\n" + strings.Repeat("X: x\r\n", 100_000) + "\r\n", both(431)},
+		"a long path":                {"GET /" + large + " HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(431)},
+		"a large body":               {"POST PATH HTTP/1.1\r\nHost: ADDR\r\nContent-Length: 1048576\r\n\r\n" + large, answers{405, 405, 400}},
+		"a body that does not come":  {"GET PATH HTTP/1.1\r\nHost: ADDR\r\nContent-Length: 1000\r\n\r\nx", answers{426, 408, 400}},
+		"a chunk that does not":      {"GET PATH HTTP/1.1\r\nHost: ADDR\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx", answers{426, 408, 400}},
+		"a POST that does not":       {"POST /nothing HTTP/1.1\r\nHost: ADDR\r\nContent-Length: 1000\r\n\r\nx", answers{404, 404, 400}},
+		"a chunk of impossible size": {"POST PATH HTTP/1.1\r\nHost: ADDR\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nx", answers{405, 405, 400}},
+		"two lengths":                {"POST PATH HTTP/1.1\r\nHost: ADDR\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n012345", both(400)},
+		"a wrong method":             {"DELETE PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(405)},
+		"an unknown method":          {"BREW PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(405)},
+		"TRACE":                      {"TRACE PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(405)},
+		"a tunnel":                   {"CONNECT 192.0.2.1:80 HTTP/1.1\r\nHost: 192.0.2.1:80\r\n\r\n", answers{404, 421, 404}},
+		"dots":                       {"GET /x/..PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(404)},
+		"encoded dots":               {"GET /%2e%2ePATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(404)},
+		"two slashes":                {"GET /PATH HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(404)},
+		"a slash behind":             {"GET PATH/ HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(404)},
+		"a zero byte":                {"GET PATH%00 HTTP/1.1\r\nHost: ADDR\r\n\r\n", both(404)},
+		"no host":                    {"GET PATH HTTP/1.1\r\n\r\n", both(400)},
+		"two hosts":                  {"GET PATH HTTP/1.1\r\nHost: ADDR\r\nHost: other.example\r\n\r\n", both(400)},
+		// Pages of another origin: links are refused to them, and so is the gateway. Whoever
+		// reaches the ops listener may look whether the instance lives.
+		"a foreign host":         {"GET PATH HTTP/1.1\r\nHost: other.example\r\n\r\n", answers{426, 421, 200}},
+		"a link for a page":      {"GET PATH HTTP/1.1\r\nHost: ADDR\r\nOrigin: http://ADDR\r\n" + upgrade + "\r\n", answers{403, 403, 200}},
+		"profiles of a page":     {"GET /debug/pprof/ HTTP/1.1\r\nHost: other.example\r\n\r\n", answers{404, 421, 404}},
+		"profiles by a path":     {"GET PATH/../debug/pprof/ HTTP/1.1\r\nHost: other.example\r\n\r\n", answers{404, 421, 404}},
+		"bytes that are no HTTP": {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", both(400)},
+	}
+	t.Run("requests", func(t *testing.T) { // which ends with the last of them
+		for name, tt := range cases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				for _, door := range []struct {
+					url, path string
+					want      int
+				}{
+					{"http" + strings.TrimSuffix(strings.TrimPrefix(s.cluster, "ws"), transport.Path), transport.Path, tt.want.cluster},
+					{s.gateway, "/v1/instances", tt.want.gateway},
+					{s.ops, "/livez", tt.want.ops},
+				} {
+					addr := strings.TrimPrefix(door.url, "http://")
+					if got := statusOf(t, addr, strings.NewReplacer("PATH", door.path, "ADDR", addr).Replace(tt.text)); got != door.want {
+						t.Errorf("%s: %d, want %d", door.path, got, door.want)
+					}
+				}
+			})
+		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		for _, door := range []struct{ network, addr, text string }{
+			{"tcp", strings.TrimPrefix(s.ops, "http://"), "GET /livez HTTP/1.1\r\nX: "},
+			{"tcp", strings.TrimPrefix(s.gateway, "http://"), "GET /v1/instances HTTP/1.1\r\nX: "},
+			{"tcp", strings.TrimSuffix(strings.TrimPrefix(s.cluster, "ws://"), transport.Path), "GET " + transport.Path + " HTTP/1.1\r\nX: "},
+			// As large as a length can say that a message is.
+			{"unix", runDir + "/w.sock", "\x7f\xff\xff\xff"},
+		} {
+			for range 40 {
+				conn, err := net.Dial(door.network, door.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { conn.Close() })
+				_ = conn.SetDeadline(time.Now().Add(deadline))
+				_, _ = io.WriteString(conn, door.text+large) // it hangs up within, most often
+			}
+		}
+		// 160 MB were offered.
+		_, page := get(t, s.ops+"/metrics")
+		var resident float64
+		for line := range strings.Lines(page) {
+			if _, err := fmt.Sscanf(line, "process_resident_memory_bytes %g", &resident); err == nil {
+				break
+			}
+		}
+		if resident == 0 || resident > 150<<20 {
+			t.Errorf("the process holds %.0f bytes", resident)
+		}
+		// And who is right is let in meanwhile.
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		door, err := dialDoor(ctx, runDir+"/w.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer door.Close()
+		if _, err := whoAreYou(ctx, door, "*"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, log := s.end(t); status != exitDone {
+		t.Errorf("exit %d\n%s", status, log)
+	}
+}
+
+// statusOf sends text and returns the status of what is answered. It does not hang up
+// before it has that. Who is sent more than he reads closes with a reset half a second after
+// his answer, which takes that away from a test that was not given the time to read it: it
+// asks again.
+func statusOf(t *testing.T, addr, text string) int {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; {
+		status, err := tryStatus(addr, text)
+		if err == nil {
+			return status
+		}
+		if !errors.Is(err, syscall.ECONNRESET) || time.Now().After(end) {
+			t.Errorf("no answer: %v", err)
+			return 0
+		}
+	}
+}
+
+func tryStatus(addr, text string) (status int, _ error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(deadline))
+	writing.Go(func() { _, _ = io.WriteString(conn, text) }) // it may be more than anybody reads
+	line := make([]byte, len("HTTP/1.1 200"))
+	if _, err := io.ReadFull(conn, line); err != nil {
+		return 0, err
+	}
+	_, err = fmt.Sscanf(string(line), "HTTP/1.1 %d", &status)
+	return status, err
 }

@@ -20,9 +20,8 @@ const rereadEvery = 500 * time.Millisecond
 // changes tells when the contents of files have become others and rested since the look
 // before: a file that is being written is left alone.
 type changes struct {
-	paths []string
-
 	mu    sync.Mutex
+	paths []string
 	files []watched
 }
 
@@ -39,31 +38,44 @@ func watchFiles(paths ...string) *changes {
 	return w
 }
 
-// watchConfig watches what a reload reads. Both files are those of the start: where
-// another attributes file is named, a reload takes it, and it is watched from the next
-// start on.
-func (a *app) watchConfig(c *config.Config) *changes {
-	var paths []string
-	for _, path := range []string{a.configFile, c.String("host.attributes_file")} {
-		if path != "" {
-			paths = append(paths, path)
-		}
+// watchConfig watches the configuration file. It is called before that is read, so that
+// what is written in between is a change; what it names is added then.
+func (a *app) watchConfig() *changes {
+	w := watchFiles()
+	w.add(a.configFile)
+	return w
+}
+
+// add watches one file more, from what it holds now on; "" is none. Both files of a
+// reload are those of the start: where another attributes file is named, a reload takes it,
+// and it is watched from the next start on.
+func (w *changes) add(path string) {
+	if path == "" {
+		return
 	}
-	return watchFiles(paths...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paths, w.files = append(w.paths, path), append(w.files, watched{})
+	w.take(len(w.paths) - 1)
 }
 
 // took notes that what the files hold now is in force, or was refused.
 func (w *changes) took() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, path := range w.paths {
-		info, sum, err := fileSum(path)
-		if err != nil {
-			w.files[i].old = false
-			continue
-		}
-		w.files[i] = watched{seen: info, sum: sum, old: true}
+	for i := range w.paths {
+		w.take(i)
 	}
+}
+
+// take notes what one file holds. w.mu is held.
+func (w *changes) take(i int) {
+	info, sum, err := fileSum(w.paths[i])
+	if err != nil {
+		w.files[i].old = false
+		return
+	}
+	w.files[i] = watched{seen: info, sum: sum, old: true}
 }
 
 // look reports whether there is something to take.

@@ -68,6 +68,16 @@ func TestChangesOfFiles(t *testing.T) {
 	do(os.Remove(link))
 	do(os.Symlink(next, link))
 	looks("that leads elsewhere", false, true, false)
+
+	// What is written between the first look and the reading of the file is not lost, also
+	// where a file is added meanwhile.
+	w = (&app{configFile: path}).watchConfig()
+	put(path, "a: 7")
+	w.add(next)
+	w.add("")
+	looks("written before it was read", false, true, false)
+	put(next, "b: 1")
+	looks("a file that was added", false, true, false)
 }
 
 func TestBlankFiles(t *testing.T) {

@@ -60,11 +60,12 @@ func (a *app) serve(ctx context.Context) error {
 	defer signal.Stop(signals)
 	defer signal.Stop(reloads)
 
+	files, blank := a.watchConfig(), isBlank(a.configFile)
 	c, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
-	files, blank := a.watchConfig(c), isBlank(a.configFile)
+	files.add(c.String("host.attributes_file"))
 	i := newInstance(c, newLogger(c, a.stderr, a.coloured(a.stderr)), a.stderr)
 	defer i.close(ctx)
 

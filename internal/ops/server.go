@@ -3,10 +3,13 @@ package ops
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"path"
+	"strings"
 	"time"
 )
 
@@ -69,16 +72,45 @@ func handler(unready, notes func() []string, metrics http.Handler) http.Handler 
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}
-	for path, h := range map[string]http.HandlerFunc{
+	for pattern, h := range map[string]http.HandlerFunc{
 		"GET /debug/pprof/":        pprof.Index,
 		"GET /debug/pprof/cmdline": pprof.Cmdline,
 		"GET /debug/pprof/profile": pprof.Profile,
 		"GET /debug/pprof/symbol":  pprof.Symbol,
 		"GET /debug/pprof/trace":   pprof.Trace,
 	} {
-		mux.Handle(path, loopbackOnly(h))
+		mux.Handle(pattern, loopbackOnly(h))
 	}
-	return quiet(mux)
+	return quiet(plain(mux))
+}
+
+const (
+	// bodyPatience is how long a body may take, and maxBody how large it may be, though
+	// nothing here reads one: net/http waits for it before it answers, as long as it takes.
+	bodyPatience = time.Second
+	maxBody      = 4 << 10
+)
+
+// plain keeps out what no path here is asked with: a body that is large or does not come,
+// and a path that would have to be cleaned up first, which the mux answers with a redirect.
+func plain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			c := http.NewResponseController(w)
+			_ = c.SetReadDeadline(time.Now().Add(bodyPatience)) // a writer without deadlines has no slow client
+			if _, err := io.CopyN(io.Discard, r.Body, maxBody); !errors.Is(err, io.EOF) {
+				w.Header().Set("Connection", "close")
+				http.Error(w, "requests here have no body", http.StatusBadRequest)
+				return
+			}
+			_ = c.SetReadDeadline(time.Time{})
+		}
+		if p := r.URL.Path; p != "*" && path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
+			http.NotFound(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // quiet keeps answers out of caches and browsers from guessing at them.

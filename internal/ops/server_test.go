@@ -57,14 +57,17 @@ func TestReady(t *testing.T) {
 func TestPaths(t *testing.T) {
 	h := handler(func() []string { return nil }, nil, nil)
 	for path, want := range map[string]int{
-		"/debug/pprof/":     200,
-		"/debug/pprof/heap": 200,
-		"/debug/vars":       404,
-		"/":                 404,
-		"/metrics":          404, // nobody counts, so there is no page
-		"/admin":            404,
-		"/cluster/v1":       404,
-		"/LIVEZ":            404,
+		"/debug/pprof/":      200,
+		"/debug/pprof/heap":  200,
+		"/debug/vars":        404,
+		"/":                  404,
+		"/metrics":           404, // nobody counts, so there is no page
+		"/admin":             404,
+		"/cluster/v1":        404,
+		"/LIVEZ":             404,
+		"//livez":            404, // nothing is cleaned up, nor redirected
+		"/x/../livez":        404,
+		"/debug/pprof/../..": 404,
 	} {
 		w := ask(h, path, nil)
 		if w.Code != want {
