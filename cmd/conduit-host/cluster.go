@@ -246,6 +246,8 @@ func (i *instance) here(a address.Address, e locator.Explanation) *conduitv1.Can
 	case e.Local:
 		if c.Verdict = string(registry.Chosen); e.Here.Cordoned {
 			c.Why = "nobody else can be picked, and it takes no new units: it is going to refuse the call"
+		} else if e.Here.Ready && !e.Here.Room {
+			c.Why = "nobody else can be picked, and it has no room: it is going to refuse the call"
 		}
 	case !e.Here.Hosted:
 		c.Verdict = string(i.notHosted(a))
