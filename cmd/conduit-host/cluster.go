@@ -206,6 +206,9 @@ func peerInfo(p registry.PeerStatus, now time.Time) *conduitv1.PeerInfo {
 	if p.Cordoned && out.GetReason() == "" {
 		out.Reason = "cordoned: it takes no new units"
 	}
+	if p.Info != nil {
+		out.InfoMillis = millis(now.Sub(p.InfoAt))
+	}
 	if !p.Heard.IsZero() {
 		out.HeardMillis = millis(now.Sub(p.Heard))
 	}
