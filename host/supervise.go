@@ -477,8 +477,8 @@ func (e *element) linkLost(g *generation) error {
 
 func describeEnd(p *pluginlink.Process) string {
 	s := p.Exit().String()
-	if tail := p.Stderr(); len(tail) > 0 {
-		s += "; stderr ended with: " + tail[len(tail)-1]
+	if last := p.LastWords(); last != "" {
+		s += "; stderr ended with: " + last
 	}
 	return s
 }

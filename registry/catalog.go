@@ -71,6 +71,7 @@ type offer struct {
 type catalog struct {
 	digest string
 	info   *conduitv1.InstanceInfo
+	came   time.Time // when info did
 	offers map[key]*offer
 	// deployments are those that it has, by id.
 	deployments map[address.DeploymentID]bool
@@ -90,6 +91,7 @@ func serving(state string) bool { return state == "ready" || state == "degraded"
 // newCatalog makes a catalog of an answer, which it keeps.
 func newCatalog(info *conduitv1.InstanceInfo, known *shapes) *catalog {
 	c := &catalog{
+		came:   time.Now(),
 		digest: string(info.GetDigest()), info: info, offers: map[key]*offer{}, deployments: map[address.DeploymentID]bool{},
 	}
 	c.opaque = c.digest == "" && len(info.GetDeployments()) == 0

@@ -72,6 +72,8 @@ type PeerStatus struct {
 	Link Link
 	// Info is its last answer, which must not be changed; nil if there is none.
 	Info *conduitv1.InstanceInfo
+	// InfoAt is when Info came: what it says of times was so then.
+	InfoAt time.Time
 }
 
 // Peers returns all that the registry knows, by the first URL.
@@ -92,7 +94,7 @@ func (r *Registry) Peers() []PeerStatus {
 func (t *target) status() PeerStatus {
 	s := PeerStatus{State: t.state, Reason: t.reason, URLs: []string{t.url}, Instance: t.id, Epoch: t.epoch}
 	if t.last != nil {
-		s.Info, s.Name = t.last.info, t.last.info.GetName()
+		s.Info, s.InfoAt, s.Name = t.last.info, t.last.came, t.last.info.GetName()
 	}
 	p := t.peer
 	if p == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -134,7 +135,7 @@ func (t *target) attempt(ctx context.Context) verdict {
 		return verdict{never: true}
 	}
 	if err != nil {
-		t.set(StateUnreachable, err.Error())
+		t.set(StateUnreachable, reasonOf(err, t.url))
 		return verdict{err: err}
 	}
 	p.link, p.epoch = link, link.Epoch()
@@ -142,7 +143,7 @@ func (t *target) attempt(ctx context.Context) verdict {
 	began := time.Now()
 	if p.id, err = address.ParseInstanceID(link.Instance()); err != nil {
 		err = fmt.Errorf("who answers says no InstanceID: %w", err)
-		t.set(StateUnreachable, err.Error())
+		t.set(StateUnreachable, reasonOf(err, t.url))
 		return verdict{err: err}
 	}
 	if v, ok := t.identify(p); !ok {
@@ -152,7 +153,7 @@ func (t *target) attempt(ctx context.Context) verdict {
 		if ctx.Err() != nil {
 			return verdict{never: true}
 		}
-		t.set(StateUnreachable, "it does not say who it is: "+err.Error())
+		t.set(StateUnreachable, "it does not say who it is: "+reasonOf(err, t.url))
 		return verdict{err: err}
 	}
 	if v, ok := t.admit(p); !ok {
@@ -165,6 +166,22 @@ func (t *target) attempt(ctx context.Context) verdict {
 		return verdict{err: err, after: time.Millisecond, lived: lived}
 	}
 	return verdict{err: err, lived: lived}
+}
+
+// reasonOf is an error as the reason of a target's state, for people: without what is said
+// beside it anyway, which is the URL and that nothing was sent there.
+func reasonOf(err error, url string) string {
+	e, ok := errors.AsType[*conduit.Error](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case e.Message != "":
+		return strings.TrimPrefix(e.Message, url+": ")
+	case e.Err != nil:
+		return e.Err.Error()
+	default:
+		return e.Code.String()
+	}
 }
 
 // set changes the state of a target that has no peer.
@@ -267,12 +284,12 @@ func (t *target) remove(p *Peer, err error) {
 	for url := range p.aliases {
 		// They will look for themselves; until then they are not in use.
 		if other := r.targets[url]; other != nil && other.alias == p {
-			other.alias, other.state, other.reason, other.last = nil, StateUnreachable, err.Error(), t.last
+			other.alias, other.state, other.reason, other.last = nil, StateUnreachable, reasonOf(err, t.url), t.last
 		}
 	}
 	t.peer = nil
 	t.goodbye = t.goodbye || p.draining.Load()
-	t.state, t.reason = StateUnreachable, err.Error()
+	t.state, t.reason = StateUnreachable, reasonOf(err, t.url)
 	if t.goodbye {
 		t.state = StateDraining
 	}

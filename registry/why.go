@@ -236,7 +236,7 @@ func (ix *index) hasUnreachable() bool {
 func (ix *index) firstReason() string {
 	for i := range ix.others {
 		if o := &ix.others[i]; o.state == StateUnreachable && o.reason != "" {
-			return ": " + o.reason
+			return ": " + o.url + ": " + o.reason
 		}
 	}
 	return ""

@@ -287,7 +287,7 @@ func TestWrongEndpoint(t *testing.T) {
 		{name: "404", status: 404, body: "nothing here", code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "404 Not Found", retry: true},
 		{name: "200", status: 200, header: map[string]string{"Server": "some-proxy"}, body: "<html>", code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "some-proxy", retry: true},
 		{name: "302", status: 302, header: map[string]string{"Location": "http://elsewhere/"}, code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "302", retry: true},
-		{name: "401", status: 401, header: map[string]string{HeaderAuthStore: "theirs"}, body: "unknown", code: conduit.Unauthenticated, reason: conduit.ReasonUnauthenticated, text: "auth store"},
+		{name: "401", status: 401, header: map[string]string{HeaderAuthStore: "theirs"}, body: "unknown", code: conduit.Unauthenticated, reason: conduit.ReasonUnauthenticated, text: `two auth stores: ours here, and "theirs" there: instances that call each other share one`},
 		{name: "401 of an expired session", status: 401, header: map[string]string{HeaderReason: "session_expired"}, body: "over", code: conduit.Unauthenticated, reason: conduit.ReasonSessionExpired, text: "over"},
 		{name: "401 of another reason", status: 401, header: map[string]string{HeaderReason: "made_up"}, code: conduit.Unauthenticated, reason: conduit.ReasonUnauthenticated},
 		{name: "403", status: 403, body: "no", code: conduit.PermissionDenied, reason: "permission_denied", text: "forbids"},

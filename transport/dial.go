@@ -245,7 +245,7 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 			e.Reason = conduit.ReasonSessionExpired
 		}
 		if theirs, ours := resp.Header.Get(HeaderAuthStore), c.o.Link.Hello.AuthStore; theirs != "" && ours != "" && theirs != ours {
-			e.Message += fmt.Sprintf("; the peer's auth store is %.64q and ours %q: instances of one cluster share one (auth.store)", clean(theirs), ours)
+			e.Message = fmt.Sprintf("%s: two auth stores: %s here, and %.64q there: instances that call each other share one; give both the same auth.store (--auth-store, or --data-dir); the session is not accepted (401)%s", url, ours, clean(theirs), said)
 		}
 	case http.StatusForbidden:
 		e = answerError(url, conduit.PermissionDenied, reasonPermissionDenied, false, "the peer forbids the link (403)%s", said)

@@ -206,6 +206,9 @@ func peerInfo(p registry.PeerStatus, now time.Time) *conduitv1.PeerInfo {
 	if p.Cordoned && out.GetReason() == "" {
 		out.Reason = "cordoned: it takes no new units"
 	}
+	if p.Info != nil {
+		out.InfoMillis = millis(now.Sub(p.InfoAt))
+	}
 	if !p.Heard.IsZero() {
 		out.HeardMillis = millis(now.Sub(p.Heard))
 	}
@@ -246,6 +249,8 @@ func (i *instance) here(a address.Address, e locator.Explanation) *conduitv1.Can
 	case e.Local:
 		if c.Verdict = string(registry.Chosen); e.Here.Cordoned {
 			c.Why = "nobody else can be picked, and it takes no new units: it is going to refuse the call"
+		} else if e.Here.Ready && !e.Here.Room {
+			c.Why = "nobody else can be picked, and it has no room: it is going to refuse the call"
 		}
 	case !e.Here.Hosted:
 		c.Verdict = string(i.notHosted(a))

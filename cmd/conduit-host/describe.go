@@ -134,7 +134,7 @@ func describeIn(ctx context.Context, c connection, addr address.Address, operato
 		return d, err
 	}
 	for _, other := range hosts([]answer{{peers: known}})[1:] {
-		if d, err := findService(other, addr); err == nil {
+		if d, err := findService(other.info, addr); err == nil {
 			return d, nil
 		}
 	}

@@ -82,9 +82,9 @@ func (d directory) links(level conduit.Level) ([]linkRow, error) {
 
 // hosts are this instance and, with cluster, those that it knows, with what a caller may
 // know of them.
-func (d directory) hosts(level conduit.Level, cluster bool) []*conduitv1.InstanceInfo {
+func (d directory) hosts(level conduit.Level, cluster bool) []report {
 	self := d.i.builtins.Tell(level, false)
-	list := []*conduitv1.InstanceInfo{self}
+	list, now := []report{{info: self}}, time.Now()
 	if !cluster {
 		return list
 	}
@@ -95,7 +95,8 @@ func (d directory) hosts(level conduit.Level, cluster bool) []*conduitv1.Instanc
 			continue
 		}
 		seen[id] = true
-		list = append(list, &conduitv1.InstanceInfo{Instance: id, Name: p.Name, Deployments: builtin.Restricted(p.Info.GetDeployments(), level)})
+		info := &conduitv1.InstanceInfo{Instance: id, Name: p.Name, Deployments: builtin.Restricted(p.Info.GetDeployments(), level)}
+		list = append(list, report{info, millis(now.Sub(p.InfoAt))})
 	}
 	return list
 }
@@ -267,7 +268,11 @@ func (d directory) Methods(ctx context.Context, as conduit.AsWhom) ([]gateway.Me
 	if err != nil || level < conduit.User {
 		return nil, err
 	}
-	infos := d.hosts(level, true)
+	told := d.hosts(level, true)
+	infos := make([]*conduitv1.InstanceInfo, len(told))
+	for i, r := range told {
+		infos[i] = r.info
+	}
 	infos[0] = d.i.builtins.Tell(level, true)
 	type place struct{ deployment, element, service, method string }
 	// The first instance that has a method tells of it.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,8 +94,8 @@ func newInstance(c *config.Config, log hclog.Logger, stderr io.Writer) *instance
 	return i
 }
 
-// start brings the parts up: first what can be refused at once (directories, the
-// lock, ports), then the plugins, which cost time and processes. What has come up
+// start brings the parts up: first what can be refused at once (ports, directories, the
+// lock), then the plugins, which cost time and processes. What has come up
 // when it fails is stopNow's to take down.
 func (i *instance) start(ctx context.Context) error {
 	if i.c.String("auth.mode") == "disabled" {
@@ -111,21 +112,9 @@ func (i *instance) start(ctx context.Context) error {
 	} else if !i.c.IsSet("host.deployments") {
 		i.log.Warn("no deployments directory: this instance hosts nothing; name one with --host-deployments, or make ./deployments")
 	}
-	if err := i.identify(); err != nil {
-		return err
-	}
+	// Before anything is written: a start that fails for a port leaves nothing behind.
 	var err error
-	if i.access, err = openAccess(ctx, i.c, i.id, i.log); err != nil {
-		return err
-	}
-	i.run("session keeper", func() error { i.access.keep(); return nil })
 	if i.certs, err = openCerts(i.c); err != nil {
-		return err
-	}
-	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
-	i.budget = budget.New(int64(i.c.Int("budget.total")))
-	i.metrics = i.newMetrics()
-	if err := i.joinCluster(); err != nil {
 		return err
 	}
 	l, err := i.openListeners(ctx)
@@ -133,6 +122,20 @@ func (i *instance) start(ctx context.Context) error {
 		return err
 	}
 	defer l.closeUnused()
+	if err := i.identify(); err != nil {
+		return err
+	}
+	if i.access, err = openAccess(ctx, i.c, i.id, i.log); err != nil {
+		return err
+	}
+	i.run("session keeper", func() error { i.access.keep(); return nil })
+	i.memory = link.NewMemory(i.c.Size("cluster.memory"))
+	i.budget = budget.New(int64(i.c.Int("budget.total")))
+	i.metrics = i.newMetrics()
+	if err := i.joinCluster(); err != nil {
+		return err
+	}
+	i.announce(l)
 	i.serveOps(l.take("ops.listen"))
 	if err := i.startHost(ctx, dir); err != nil {
 		return err
@@ -195,35 +198,62 @@ func (ls listeners) closeUnused() {
 	}
 }
 
+// listenerOf is a listener that the mode of an instance has, and its URL's beginning and
+// end.
+type listenerOf struct{ what, scheme, path string }
+
+func (i *instance) listenersOf() (list []listenerOf) {
+	if i.c.ServesCluster() {
+		list = append(list, listenerOf{"cluster", "ws", transport.Path})
+	}
+	if i.c.ServesGateway() {
+		list = append(list, listenerOf{"gateway", "http", ""})
+	}
+	return append(list, listenerOf{"ops", "http", ""})
+}
+
 // openListeners opens all that the mode has, before anything that costs more than
-// a port, and says where they are.
+// a port.
 func (i *instance) openListeners(ctx context.Context) (listeners, error) {
 	ls := listeners{}
-	for _, door := range []struct {
-		what, scheme, path string
-		open               bool
-	}{
-		{"cluster", "ws", transport.Path, i.c.ServesCluster()},
-		{"gateway", "http", "", i.c.ServesGateway()},
-		{"ops", "http", "", true},
-	} {
+	for _, door := range i.listenersOf() {
 		key := door.what + ".listen"
-		if !door.open {
-			continue
-		}
 		l, err := listen(ctx, i.c, key)
 		if err != nil {
 			ls.closeUnused()
-			return nil, err
-		}
-		l, secure := i.certs.wrap(door.what, l)
-		if secure {
-			door.scheme += "s"
+			return nil, i.whoListens(err)
 		}
 		ls[key] = l
-		i.announce(door.what, door.scheme, l, door.path)
 	}
 	return ls, nil
+}
+
+// whoListens is why a listener could not be opened: that an instance of this name runs, if
+// one does, which is not found out by making files.
+func (i *instance) whoListens(err error) error {
+	if _, statErr := os.Stat(filepath.Join(i.c.String("run_dir"), i.c.String("name")+".lock")); statErr != nil {
+		return err
+	}
+	lock, lockErr := lockInstance(i.c)
+	if lockErr != nil {
+		return lockErr
+	}
+	lock.release()
+	return err
+}
+
+// announce says where the listeners are, and has those speak TLS that are to.
+func (i *instance) announce(ls listeners) {
+	for _, door := range i.listenersOf() {
+		key := door.what + ".listen"
+		l, secure := i.certs.wrap(door.what, ls[key])
+		if ls[key] = l; secure {
+			door.scheme += "s"
+		}
+		url := door.scheme + "://" + l.Addr().String() + door.path
+		fmt.Fprintf(i.stderr, "%s: %s\n", door.what, url)
+		i.log.Info("listening", "listener", door.what, "address", l.Addr().String(), "url", url)
+	}
 }
 
 func (i *instance) serveOps(l net.Listener) {
@@ -291,13 +321,6 @@ func (i *instance) fail(what string, err error) {
 	case i.failed <- fmt.Errorf("the %s failed: %w", what, err):
 	default: // one failure is enough to stop for
 	}
-}
-
-// announce says where a listener is: a line for people, and one in the log.
-func (i *instance) announce(what, scheme string, l net.Listener, path string) {
-	url := scheme + "://" + l.Addr().String() + path
-	fmt.Fprintf(i.stderr, "%s: %s\n", what, url)
-	i.log.Info("listening", "listener", what, "address", l.Addr().String(), "url", url)
 }
 
 // unready says why the instance should get no work. Requests of /readyz call it

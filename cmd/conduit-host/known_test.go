@@ -66,7 +66,7 @@ func (w *wellConnected) Peers(context.Context) ([]*conduitv1.PeerInfo, error) {
 	return []*conduitv1.PeerInfo{
 		{
 			Info: info(w.near, "near", conduitv1.InstanceState_INSTANCE_STATE_CORDONED), Urls: []string{"ws://near:1/cluster/v1"}, State: "alive",
-			Effective: 38, Sent: 9, Judged: 7, Outstanding: 2, HeardMillis: 1500,
+			Effective: 38, Sent: 9, Judged: 7, Outstanding: 2, HeardMillis: 1500, InfoMillis: 60_000,
 		},
 		{Info: info(w.far, "far", conduitv1.InstanceState_INSTANCE_STATE_ACTIVE), Urls: []string{"ws://far:1/cluster/v1"}, State: "unreachable", Reason: "nothing listens there"},
 		{Info: &conduitv1.InstanceInfo{}, Urls: []string{"ws://new:1/cluster/v1"}, State: "unreachable", Reason: "no such host"},
@@ -266,6 +266,11 @@ func TestLsCluster(t *testing.T) {
 		t.Errorf("exit %d, %s%s\nwant %s", status, stdout, stderr, want)
 	}
 	if status, stdout, stderr = w.command(t, "ls", "services"); status != exitDone || strings.Contains(stdout, "near") {
+		t.Errorf("exit %d, %s%s", status, stdout, stderr)
+	}
+	// What a peer has said is as old as it is.
+	status, stdout, stderr = w.command(t, "ls", "elements", "--cluster")
+	if lines := strings.Split(squeezed(stdout), "\n"); status != exitDone || len(lines) < 4 || !strings.HasPrefix(lines[1], "w echo echo - degraded 0s ") || !strings.HasPrefix(lines[2], "near echo echo - degraded 1m0s ") {
 		t.Errorf("exit %d, %s%s", status, stdout, stderr)
 	}
 	if status, _, stderr = w.command(t, "ls", "links", "--cluster"); status != exitUsage || !strings.Contains(stderr, "--cluster goes with") {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -298,13 +299,17 @@ func (a *app) printListing(what string, answers []answer) error {
 }
 
 // hostedRows are what instances host, in the order in which they are given; none is nil.
-func hostedRows(infos []*conduitv1.InstanceInfo) (deployments []deploymentRow, elements []elementRow, services []serviceRow, methods []methodRow) {
+func hostedRows(told []report) (deployments []deploymentRow, elements []elementRow, services []serviceRow, methods []methodRow) {
 	deployments, elements, services, methods = []deploymentRow{}, []elementRow{}, []serviceRow{}, []methodRow{}
-	for _, info := range infos {
-		for _, d := range info.GetDeployments() {
+	for _, r := range told {
+		info := r.info
+		// By name: their own order is that of ids, which are hashes.
+		for _, d := range slices.SortedStableFunc(slices.Values(info.GetDeployments()), byName) {
 			deployments = append(deployments, deploymentRowOf(info.GetName(), d))
 			for _, e := range d.GetElements() {
-				elements = append(elements, elementRowOf(info.GetName(), d.GetName(), e))
+				row := elementRowOf(info.GetName(), d.GetName(), e)
+				row.SinceMS += r.age
+				elements = append(elements, row)
 				for _, s := range e.GetServices() {
 					addr := serviceAddress(addressed(d), e.GetName(), s.GetName())
 					services = append(services, serviceRow{
@@ -322,14 +327,22 @@ func hostedRows(infos []*conduitv1.InstanceInfo) (deployments []deploymentRow, e
 	return deployments, elements, services, methods
 }
 
+func byName(a, b *conduitv1.DeploymentInfo) int { return cmp.Compare(a.GetName(), b.GetName()) }
+
+// report is what an instance has said of itself, and how long ago, in milliseconds.
+type report struct {
+	info *conduitv1.InstanceInfo
+	age  uint64
+}
+
 // hosts are the instances of answers, each once: those that answered know themselves
 // best.
-func hosts(answers []answer) (list []*conduitv1.InstanceInfo) {
+func hosts(answers []answer) (list []report) {
 	seen := map[string]bool{}
 	add := func(p *conduitv1.PeerInfo) {
 		if info := p.GetInfo(); info.GetInstance() != "" && !seen[info.GetInstance()] && p.GetState() != registry.StateConflict.String() {
 			seen[info.GetInstance()] = true
-			list = append(list, info)
+			list = append(list, report{info, p.GetInfoMillis()})
 		}
 	}
 	for _, one := range answers {

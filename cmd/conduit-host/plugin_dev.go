@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -89,6 +90,11 @@ func (a *app) dev(ctx context.Context, dir, name string) error {
 	if err != nil {
 		return err
 	}
+	// A second signal is heard as well, and ends it at once: it would else end the process,
+	// with the directory left behind.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
 	scratch, err := os.MkdirTemp("", "conduit-dev-")
 	if err != nil {
 		return err
@@ -118,7 +124,10 @@ func (a *app) dev(ctx context.Context, dir, name string) error {
 	d.host = i.host.(plugins).Host //nolint:forcetypeassert,errcheck // it has a deployments directory
 	d.peer = "ws://" + i.http.Addr
 	err = d.loop(ctx, sources, i.failed)
-	return errors.Join(err, i.drain(context.WithoutCancel(ctx)))
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		<-signals // that one
+	}
+	return errors.Join(err, i.drainUntil(context.WithoutCancel(ctx), signals))
 }
 
 func (a *app) newDeveloper(dir, name string) (*developer, error) {

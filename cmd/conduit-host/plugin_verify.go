@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -65,6 +66,8 @@ type verdict struct {
 	File   string       `json:"file"`
 	OK     bool         `json:"ok"`
 	Checks []checkedRow `json:"checks"`
+	// Unfinished: the checks were interrupted, and OK is of those that were made.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 type checkedRow struct {
@@ -82,18 +85,32 @@ func (a *app) verify(ctx context.Context, path string, o verifyOptions) error {
 	}
 	var verdicts []verdict
 	bad := 0
+	out := a.stdout
+	if a.output != formatTable {
+		out = io.Discard
+	}
+	t := newVerdictTable(out, files)
 	for _, file := range files {
-		v := verifyFile(ctx, file, o)
-		if err := ctx.Err(); err != nil {
-			return conduit.FromContext(ctx, conduit.OutcomeUnknown)
+		v := verifyFile(ctx, file, o, t.row)
+		v.Unfinished = ctx.Err() != nil
+		verdicts = append(verdicts, v)
+		if t.err != nil {
+			return outputError(t.err, conduit.Executed, "")
+		}
+		if v.Unfinished {
+			break
 		}
 		if !v.OK {
 			bad++
 		}
-		verdicts = append(verdicts, v)
 	}
-	if err := a.print(verdicts, func(w io.Writer) { verdictTable(w, verdicts) }); err != nil {
-		return err
+	if a.output != formatTable {
+		if err := a.print(verdicts, nil); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return conduit.FromContext(ctx, conduit.OutcomeUnknown)
 	}
 	if bad > 0 {
 		return conduit.Errorf(conduit.FailedPrecondition, reasonNotVerified, conduit.NotSent, "%d of %d files would not do: see FAILED above", bad, len(files))
@@ -126,14 +143,19 @@ func filesToVerify(path string) ([]string, error) {
 	return files, nil
 }
 
-func verifyFile(ctx context.Context, file string, o verifyOptions) verdict {
+// verifyFile makes the checks of a file, and tells each as it is known.
+func verifyFile(ctx context.Context, file string, o verifyOptions, tell func(file string, c checkedRow)) verdict {
 	v := verdict{File: file, OK: true}
 	add := func(name string, err error, note string) bool {
+		if ctx.Err() != nil {
+			return false // what was under way was cut short, and says nothing
+		}
 		row := checkedRow{Check: name, OK: err == nil, Note: note}
 		if err != nil {
 			v.OK, row.Why, row.Note = false, err.Error(), ""
 		}
 		v.Checks = append(v.Checks, row)
+		tell(file, row)
 		return row.OK
 	}
 	for _, f := range host.Inspect(file) {
@@ -197,16 +219,37 @@ func startOnce(ctx context.Context, path string, o verifyOptions) (took time.Dur
 	return took, errors.Join(err, r.Close(2*time.Second)) //nolint:contextcheck // it is ended also when ctx is over
 }
 
-func verdictTable(w io.Writer, verdicts []verdict) {
-	tableLine(w, "FILE", "CHECK", "RESULT", "WHY")
-	for _, v := range verdicts {
-		for _, c := range v.Checks {
-			result, why := "ok", c.Note
-			if !c.OK {
-				result, why = "FAILED", c.Why
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(v.File, maxValue), c.Check, result, orDash(shown(why, maxWhy)))
-		}
+// verdictTable writes a line for each check as it is known, since all of them may take
+// half a minute: so its columns are as wide as what may come.
+type verdictTable struct {
+	w           io.Writer
+	file, check int   // the widths
+	err         error // the first of writing
+}
+
+func newVerdictTable(w io.Writer, files []string) *verdictTable {
+	t := &verdictTable{w: w, file: len("FILE"), check: len("description")}
+	for _, file := range files {
+		t.file = max(t.file, utf8.RuneCountInString(shown(file, maxValue)))
+	}
+	for _, c := range conformance.Checks() {
+		t.check = max(t.check, len(c.Name))
+	}
+	t.line("FILE", "CHECK", "RESULT", "WHY")
+	return t
+}
+
+func (t *verdictTable) row(file string, c checkedRow) {
+	result, why := "ok", c.Note
+	if !c.OK {
+		result, why = "FAILED", c.Why
+	}
+	t.line(shown(file, maxValue), c.Check, result, orDash(shown(why, maxWhy)))
+}
+
+func (t *verdictTable) line(file, check, result, why string) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintf(t.w, "%-*s  %-*s  %-6s  %s\n", t.file, file, t.check, check, result, why)
 	}
 }
 

@@ -97,9 +97,31 @@ func (a *app) rootCommand() *cobra.Command {
 	root.AddCommand(a.serveCommand(), a.callCommand(), a.lsCommand(), a.describeCommand(), a.explainCommand(), a.logsCommand(), a.drainCommand(), a.benchCommand(),
 		a.deployCommand(), a.undeployCommand(), a.enableCommand(), a.disableCommand(), a.restartCommand(), a.rollbackCommand(), a.cordonCommand(), a.uncordonCommand(),
 		a.idCommand(), a.configCommand(), a.doctorCommand(), a.persistCommand(), a.pluginCommand(), a.sessionCommand(), a.userCommand(), a.tlsCommand(), a.versionCommand(), a.manCommand())
+	root.InitDefaultHelpCmd()
+	helpOfCommands(root)
 	root.InitDefaultCompletionCmd()
 	completionGroup(root)
 	return root
+}
+
+// helpOfCommands makes cobra's own command fail for a command that there is none of: it
+// would say so, show the help of all and call that a success.
+func helpOfCommands(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "help" {
+			continue
+		}
+		show := cmd.Run
+		cmd.Run, cmd.RunE = nil, func(cmd *cobra.Command, args []string) error {
+			if found, rest, err := root.Find(args); err != nil {
+				return err
+			} else if found.HasSubCommands() && len(rest) > 0 {
+				return group(found, rest)
+			}
+			show(cmd, args)
+			return nil
+		}
+	}
 }
 
 // completionGroup makes cobra's own command behave as ours do: it would explain

@@ -393,7 +393,7 @@ func withReason(state, reason string) string {
 	if reason == "" {
 		return state
 	}
-	return state + " (" + shorten(reason) + ")"
+	return state + " (" + cut(reason, max(1, maxCell-len(state)-len(" (...)"))) + ")"
 }
 
 func number[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }

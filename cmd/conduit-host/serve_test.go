@@ -201,6 +201,17 @@ func TestServeTwo(t *testing.T) {
 		!strings.Contains(out, "cluster.listen: "+address+" is in use by another process; stop that, or name another port with --cluster-listen") {
 		t.Errorf("the same port: exit %d, %s", status, out)
 	}
+	if status, out := again("--name", "v", "--cluster-listen", address, "--auth-mode", "required"); status != exitUsage || !strings.Contains(out, "is in use by another process") {
+		t.Errorf("the same port, with a store: exit %d, %s", status, out)
+	}
+	for _, left := range []string{"data/instances/v", "data/run/v.lock", "data/auth.db"} {
+		if _, err := os.Lstat(filepath.Join(s.cmd.Dir, left)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a start that failed for its port has left %s: %v", left, err)
+		}
+	}
+	if status, out := again("--name", "w", "--cluster-listen", address); status != exitUsage || !strings.Contains(out, "an instance named w is running already (process ") {
+		t.Errorf("the same name and port: exit %d, %s", status, out)
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

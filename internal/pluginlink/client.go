@@ -277,11 +277,11 @@ func (p *Process) startError(ctx context.Context, err error) *StartError {
 		case <-time.After(exitNotice):
 			_ = c.Kill(context.Background())
 		}
-		e.Stderr = c.out.Tail()
+		e.Stderr, e.Ended = c.out.Tail(), c.out.endedWith()
 	}
 	fault, killed := c.verdict() // once it has ended: until then it may be killed yet
 	if fault != nil {
-		fault.Stderr = e.Stderr
+		fault.Stderr, fault.Ended = e.Stderr, e.Ended
 		return fault
 	}
 	exited := false

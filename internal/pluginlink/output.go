@@ -59,6 +59,7 @@ type output struct {
 
 	mu      sync.Mutex
 	tail    []string
+	died    string // the line that a panic's text began with, if nothing came behind that text
 	tokens  float64
 	last    time.Time
 	dropped uint64      // since the last notice
@@ -96,6 +97,39 @@ func (o *output) Tail() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]string(nil), o.tail...)
+}
+
+// LastWords returns the line of stderr that says most of why the process has ended: the
+// first of a panic's text, if that is what came last, else the last one; "" if it wrote
+// nothing.
+func (o *output) LastWords() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.died != "":
+		return o.died
+	case len(o.tail) > 0:
+		return o.tail[len(o.tail)-1]
+	default:
+		return ""
+	}
+}
+
+// endedWith is LastWords with the two lines before it, unless it is a panic's.
+func (o *output) endedWith() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.died != "" {
+		return o.died
+	}
+	return strings.Join(o.tail[max(0, len(o.tail)-3):], " / ")
+}
+
+// setDied notes with what line a panic's text has begun; "" = what came is none.
+func (o *output) setDied(line string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.died = line
 }
 
 // Lost returns how many lines were dropped for being too many.
@@ -253,9 +287,11 @@ func (o *output) drainStderr(r io.Reader, setDeadline func(time.Time) error) {
 		}
 		if panicked == nil {
 			if !startsPanic(line) {
+				o.setDied("")
 				o.line(sourceStderr, line, cut)
 				continue
 			}
+			o.setDied(shorten(clean(string(line[:min(len(line), tailLine)])), tailLine))
 			panicked = &block{end: now.Add(blockTime)}
 		}
 		panicked.add(line)

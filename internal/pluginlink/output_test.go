@@ -306,3 +306,25 @@ func TestRedacted(t *testing.T) {
 		t.Errorf("%s", all)
 	}
 }
+
+// What a process's end is explained with: of a panic that came last its first line, and
+// not the end of its stack; of anything else the last line.
+func TestLastWords(t *testing.T) {
+	stack := strings.Repeat("example.f()\n\t/some/file.go:1 +0x1\n", 40)
+	for text, want := range map[string][2]string{
+		"":                        {"", ""},
+		"one\ntwo\nthree\nfour\n": {"four", "two / three / four"},
+		"start\npanic: boom\n\ngoroutine 1 [running]:\n" + stack:                         {"panic: boom", "panic: boom"},
+		"fatal error: all goroutines are asleep - deadlock!\n\n" + stack:                 {"fatal error: all goroutines are asleep - deadlock!", "fatal error: all goroutines are asleep - deadlock!"},
+		"panic: one\n" + stack + `{"@level":"info","@message":"it went on"}` + "\nbye\n": {"bye", ""},
+	} {
+		o := newOutput(hclog.NewNullLogger(), nil)
+		o.drainStderr(strings.NewReader(text), func(time.Time) error { return nil })
+		if got := o.LastWords(); got != want[0] {
+			t.Errorf("%.30q: the last words are %q, want %q", text, got, want[0])
+		}
+		if got := o.endedWith(); want[1] != "" && got != want[1] {
+			t.Errorf("%.30q: it ended with %q, want %q", text, got, want[1])
+		}
+	}
+}

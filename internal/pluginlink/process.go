@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,6 +191,10 @@ func (p *Process) Pid() int {
 	return p.child.Pid()
 }
 
+// LastWords returns the line of stderr that says most of why it has ended: the first of a
+// panic's text, if that is what came last, else the last one; "" if it wrote nothing.
+func (p *Process) LastWords() string { return p.child.out.LastWords() }
+
 // Stderr returns the last lines that it wrote to stderr, oldest first.
 func (p *Process) Stderr() []string { return p.child.out.Tail() }
 
@@ -298,8 +301,8 @@ func (p *Process) rpcError(rpc string, err error) error {
 		select {
 		case <-p.child.exited:
 			why := fmt.Sprintf("the plugin %s during %s", p.child.exit, rpc)
-			if tail := p.child.out.Tail(); len(tail) > 0 {
-				why += "; stderr ended with: " + strings.Join(tail[max(0, len(tail)-3):], " / ")
+			if last := p.child.out.endedWith(); last != "" {
+				why += "; stderr ended with: " + last
 			}
 			return errors.New(why)
 		case <-time.After(exitNotice):

@@ -47,15 +47,19 @@ type StartError struct {
 	Exit ExitStatus
 	// Stderr are its last lines on stderr.
 	Stderr []string
-	Err    error
+	// Ended is what of them says most of why it ended: the first line of a panic's text,
+	// or else the last three; "" = these are to be taken from Stderr.
+	Ended string
+	Err   error
 }
 
 // Error returns one line: what happened first, since a table may have room for no more.
 func (e *StartError) Error() string {
 	s := e.Message
-	if n := len(e.Stderr); n > 0 {
-		last := e.Stderr[max(0, n-3):]
-		s += "; stderr ended with: " + strings.Join(last, " / ")
+	if n := len(e.Stderr); e.Ended != "" {
+		s += "; stderr ended with: " + e.Ended
+	} else if n > 0 {
+		s += "; stderr ended with: " + strings.Join(e.Stderr[max(0, n-3):], " / ")
 	}
 	return fmt.Sprintf("%s (%s: %s)", s, e.Kind, e.Path)
 }

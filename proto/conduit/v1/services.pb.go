@@ -1262,11 +1262,13 @@ type PeerInfo struct {
 	State  string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// available - (sent - judged), in units.
-	Effective     int64  `protobuf:"varint,5,opt,name=effective,proto3" json:"effective,omitempty"`
-	Sent          uint64 `protobuf:"varint,6,opt,name=sent,proto3" json:"sent,omitempty"`
-	Judged        uint64 `protobuf:"varint,7,opt,name=judged,proto3" json:"judged,omitempty"`
-	Outstanding   uint32 `protobuf:"varint,8,opt,name=outstanding,proto3" json:"outstanding,omitempty"`
-	HeardMillis   uint64 `protobuf:"varint,9,opt,name=heard_millis,json=heardMillis,proto3" json:"heard_millis,omitempty"`
+	Effective   int64  `protobuf:"varint,5,opt,name=effective,proto3" json:"effective,omitempty"`
+	Sent        uint64 `protobuf:"varint,6,opt,name=sent,proto3" json:"sent,omitempty"`
+	Judged      uint64 `protobuf:"varint,7,opt,name=judged,proto3" json:"judged,omitempty"`
+	Outstanding uint32 `protobuf:"varint,8,opt,name=outstanding,proto3" json:"outstanding,omitempty"`
+	HeardMillis uint64 `protobuf:"varint,9,opt,name=heard_millis,json=heardMillis,proto3" json:"heard_millis,omitempty"`
+	// How long ago the peer said what it hosts: since_millis of its elements is of then.
+	InfoMillis    uint64 `protobuf:"varint,10,opt,name=info_millis,json=infoMillis,proto3" json:"info_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1360,6 +1362,13 @@ func (x *PeerInfo) GetOutstanding() uint32 {
 func (x *PeerInfo) GetHeardMillis() uint64 {
 	if x != nil {
 		return x.HeardMillis
+	}
+	return 0
+}
+
+func (x *PeerInfo) GetInfoMillis() uint64 {
+	if x != nil {
+		return x.InfoMillis
 	}
 	return 0
 }
@@ -3008,7 +3017,7 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\rPeersResponse\x12,\n" +
 	"\x04self\x18\x01 \x01(\v2\x18.conduit.v1.InstanceInfoR\x04self\x12*\n" +
 	"\x05peers\x18\x02 \x03(\v2\x14.conduit.v1.PeerInfoR\x05peers\x12-\n" +
-	"\x12discovery_problems\x18\x03 \x03(\tR\x11discoveryProblems\"\x89\x02\n" +
+	"\x12discovery_problems\x18\x03 \x03(\tR\x11discoveryProblems\"\xaa\x02\n" +
 	"\bPeerInfo\x12,\n" +
 	"\x04info\x18\x01 \x01(\v2\x18.conduit.v1.InstanceInfoR\x04info\x12\x12\n" +
 	"\x04urls\x18\x02 \x03(\tR\x04urls\x12\x14\n" +
@@ -3018,7 +3027,10 @@ const file_conduit_v1_services_proto_rawDesc = "" +
 	"\x04sent\x18\x06 \x01(\x04R\x04sent\x12\x16\n" +
 	"\x06judged\x18\a \x01(\x04R\x06judged\x12 \n" +
 	"\voutstanding\x18\b \x01(\rR\voutstanding\x12!\n" +
-	"\fheard_millis\x18\t \x01(\x04R\vheardMillis\"X\n" +
+	"\fheard_millis\x18\t \x01(\x04R\vheardMillis\x12\x1f\n" +
+	"\vinfo_millis\x18\n" +
+	" \x01(\x04R\n" +
+	"infoMillis\"X\n" +
 	"\x0eExplainRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06method\x18\x02 \x01(\tR\x06method\x12\x14\n" +
