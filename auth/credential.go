@@ -27,7 +27,7 @@ const maxSecret = 8 << 10
 //
 // A secret may stand in any of the headers; if it stands in several they must
 // agree. As a sub-protocol it is read only from a request with an Origin, which
-// whoever accepted the request has compared with its list. The errors, of code
+// whoever accepted the request has compared with its list, and refused without one. The errors, of code
 // unauthenticated, quote nothing of the headers.
 func Credential(h http.Header) (secret string, err error) {
 	take := func(name string, read func(string) (string, *conduit.Error)) error {
@@ -107,14 +107,15 @@ func check(s string) (string, *conduit.Error) {
 
 // fromSubProtocols reads a browser's secret, unless a header has named one.
 func fromSubProtocols(h http.Header, secret string) (string, error) {
-	if h.Get("Origin") == "" {
-		return secret, nil
-	}
+	page := h.Get("Origin") != ""
 	for _, line := range h.Values("Sec-Websocket-Protocol") {
 		for p := range strings.SplitSeq(line, ",") {
 			s, ok := strings.CutPrefix(strings.TrimSpace(p), SubProtocolPrefix)
 			if !ok {
 				continue
+			}
+			if !page {
+				return "", denied("the sub-protocol %s... is for web pages, and the request has no Origin: send Authorization: Bearer SECRET", SubProtocolPrefix)
 			}
 			s, bad := check(s)
 			switch {

@@ -638,6 +638,9 @@ type poller struct {
 	stale time.Time
 	// compared is the generation up to which it has been.
 	compared uint64
+	// lost is that the store could not be asked since: what is back may be a copy of
+	// before, with other moves of the same numbers.
+	lost bool
 }
 
 func (p *poller) run() {
@@ -692,13 +695,14 @@ func (p *poller) poll() {
 	p.note(err)
 	switch known := s.generation.Load(); {
 	case err != nil && !isReplaced(err):
+		p.lost = true
 	case err != nil || g < known:
 		// Another store, or an older copy of it, was put in its place: nothing
 		// that is remembered is worth anything.
 		s.epoch.Add(1)
 		s.generation.Store(g)
 		p.drop(func(*validity) bool { return true })
-		p.stale, p.compared = time.Time{}, g
+		p.done(g)
 	case g > known:
 		s.generation.Store(g)
 		if p.stale.IsZero() {
@@ -711,7 +715,7 @@ func (p *poller) poll() {
 	g = s.generation.Load()
 	outdated := func(v *validity) bool { return v.generation < g }
 	if !p.any(outdated) {
-		p.stale, p.compared = time.Time{}, g
+		p.done(g)
 		return
 	}
 	moved, ok := p.moves()
@@ -724,16 +728,22 @@ func (p *poller) poll() {
 	}
 	switch {
 	case ok && p.compare(outdated):
-		p.stale, p.compared = time.Time{}, g
+		p.done(g)
 	case time.Since(p.stale) >= staleGrace:
 		p.drop(outdated)
-		p.stale, p.compared = time.Time{}, g
+		p.done(g)
 	}
 }
+
+// done notes that what is remembered holds at a generation.
+func (p *poller) done(g uint64) { p.stale, p.compared, p.lost = time.Time{}, g, false }
 
 // moves asks whom the generation has moved for. It returns false if the store did not say,
 // or says so of an earlier one than is known.
 func (p *poller) moves() (Moves, bool) {
+	if p.lost {
+		return Moves{Everyone: true}, true
+	}
 	ctx, cancel := context.WithTimeout(p.s.ctx, pollPatience)
 	defer cancel()
 	m, err := p.s.o.Store.Moved(ctx, p.compared)

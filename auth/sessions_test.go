@@ -912,7 +912,15 @@ func TestMovedForWhom(t *testing.T) {
 		hold("too many", users-5, 100, 100+auth.MaxMoves)
 		revoke(6)
 		hold("one again", 1, 6)
-		if n := s.Stats().Cached; n != users-6-auth.MaxMoves-1 {
+		// What is back after it was lost may be a copy of before, with other moves.
+		memory.Gone(true)
+		time.Sleep(time.Second)
+		memory.Gone(false)
+		if err := a.Revoke(t.Context(), ids[7]); err != nil {
+			t.Fatal(err)
+		}
+		hold("one that comes with a store that was lost", users-6-auth.MaxMoves-1, 7)
+		if n := s.Stats().Cached; n != users-7-auth.MaxMoves-1 {
 			t.Errorf("%d are remembered", n)
 		}
 	})

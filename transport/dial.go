@@ -256,6 +256,10 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 			e.Reason = conduit.ReasonDraining
 		case conduit.ReasonOverloaded:
 			e.Code, e.Reason = conduit.ResourceExhausted, conduit.ReasonOverloaded
+		case conduit.ReasonTooManyAttempts:
+			e.Code, e.Reason = conduit.ResourceExhausted, conduit.ReasonTooManyAttempts
+		case conduit.ReasonStoreUnavailable:
+			e.Reason = conduit.ReasonStoreUnavailable
 		}
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
 			e.RetryAfter = min(time.Duration(s)*time.Second, time.Hour)

@@ -232,14 +232,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 	defer cancel()
 	peer, err := s.o.Authenticate(r.WithContext(ctx))
 	if err != nil {
-		h := map[string]string{"WWW-Authenticate": `Bearer realm="conduit"`}
-		if id := s.o.Link.Hello.AuthStore; id != "" {
-			h[HeaderAuthStore] = id
-		}
-		if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason != "" {
-			h[HeaderReason] = e.Reason
-		}
-		return refuse(http.StatusUnauthorized, h, "not authenticated: %s", authText(err))
+		return s.unauthenticated(err)
 	}
 	if peer.Name == "" {
 		peer.Name = "client"
@@ -269,6 +262,32 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 	}
 	s.establish(c, who, "")
 	return nil
+}
+
+// unauthenticated is the refusal of a caller who is not let in. Where nobody could tell
+// whether it may be, or it comes too often, it may come again: a 401 would have it throw a
+// good session away.
+func (s *Server) unauthenticated(err error) *refusal {
+	if e, ok := errors.AsType[*conduit.Error](err); ok {
+		switch e.Code {
+		case conduit.ResourceExhausted:
+			f := unavailable(e.Reason, e.RetryAfter, "not authenticated: %s", authText(err))
+			if e.Reason == conduit.ReasonTooManyAttempts {
+				f.status = http.StatusTooManyRequests
+			}
+			return f
+		case conduit.Unavailable, conduit.DeadlineExceeded, conduit.Canceled:
+			return unavailable(e.Reason, max(e.RetryAfter, busyRetryAfter), "not authenticated: %s", authText(err))
+		}
+	}
+	h := map[string]string{"WWW-Authenticate": `Bearer realm="conduit"`}
+	if id := s.o.Link.Hello.AuthStore; id != "" {
+		h[HeaderAuthStore] = id
+	}
+	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason != "" {
+		h[HeaderReason] = e.Reason
+	}
+	return refuse(http.StatusUnauthorized, h, "not authenticated: %s", authText(err))
 }
 
 // authText is what a 401 says: the message of a typed error, which is for

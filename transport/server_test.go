@@ -309,6 +309,42 @@ func TestCloseIsAnswered(t *testing.T) {
 	}
 }
 
+// TestNobodyCanTell: who could not be authenticated just now may come again, and is not told
+// that its session is bad; who may not come in is.
+func TestNobodyCanTell(t *testing.T) {
+	refused := func(code conduit.Code, reason string, after time.Duration) error {
+		e := conduit.Errorf(code, reason, conduit.Refused, "so it is")
+		e.RetryAfter = after
+		return e
+	}
+	for name, c := range map[string]struct {
+		err    error
+		status int
+		after  string
+		code   conduit.Code
+		reason string
+	}{
+		"the store is away": {refused(conduit.Unavailable, conduit.ReasonStoreUnavailable, 0), 503, "1", conduit.Unavailable, conduit.ReasonStoreUnavailable},
+		"too many ask":      {refused(conduit.ResourceExhausted, conduit.ReasonOverloaded, 100*time.Millisecond), 503, "1", conduit.ResourceExhausted, conduit.ReasonOverloaded},
+		"too many guesses":  {refused(conduit.ResourceExhausted, conduit.ReasonTooManyAttempts, 1500*time.Millisecond), 429, "2", conduit.ResourceExhausted, conduit.ReasonTooManyAttempts},
+		"it takes too long": {refused(conduit.DeadlineExceeded, conduit.ReasonDeadline, 0), 503, "1", conduit.Unavailable, conduit.ReasonPeerUnreachable},
+		"a bad session":     {refused(conduit.Unauthenticated, conduit.ReasonUnauthenticated, 0), 401, "", conduit.Unauthenticated, conduit.ReasonUnauthenticated},
+		"a plain error":     {errors.New("no"), 401, "", conduit.Unauthenticated, conduit.ReasonUnauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := serve(t, "", ServerOptions{Authenticate: func(*http.Request) (link.Peer, error) { return link.Peer{}, c.err }})
+			resp, body := rawDial(t, in.addr).ask(upgradeRequest(nil))
+			if resp.code != c.status || resp.header.Get("Retry-After") != c.after || (resp.code == 401) != (resp.header.Get("WWW-Authenticate") != "") {
+				t.Errorf("%s %v: %s", resp.status, resp.header, body)
+			}
+			_, err := call(testContext(t), dialer(t, ClientOptions{}).Peer(in.url).At(echoAddress), "Echo", "x")
+			if e := want(t, err, c.code, c.reason, conduit.NotSent); e.Retryable != (c.status != 401) {
+				t.Errorf("retryable: %v", e.Retryable)
+			}
+		})
+	}
+}
+
 func TestLimits(t *testing.T) {
 	t.Run("links", func(t *testing.T) {
 		in := serve(t, "", ServerOptions{MaxLinks: 1})

@@ -231,7 +231,7 @@ func unreachable(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return auth.ErrStoreUnavailable(err, "the auth store %s is not there; put it back, or restart the instance to begin with an empty one", path)
 	case errors.Is(err, fs.ErrPermission):
-		return auth.ErrStoreUnavailable(err, "the auth store %s is another user's; run as its owner, who is the user that the instance runs as", path)
+		return auth.ErrStoreUnavailable(err, "the auth store %s may not be opened by uid %d, as which this runs; run as its owner, who is the user that the instance runs as, and if that is so: chmod 600 %s, and chmod u+rx what it is in", path, os.Geteuid(), path)
 	}
 	return auth.ErrStoreUnavailable(err, "the auth store %s cannot be used: %v", path, err)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,7 @@ type Store struct {
 	turn   chan struct{}
 	closed bool // with the turn
 	bad    known
+	file   fs.FileInfo // what Moved has read last; with the turn
 
 	mu sync.Mutex
 	// last is the file when generation was read from it.
@@ -71,7 +73,7 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, o: o, turn: make(chan struct{}, 1)}
 	err = s.do(ctx, false, func(r *records) error {
-		s.id = r.id
+		s.id, s.file = r.id, r.file
 		return r.verify()
 	})
 	if err != nil {
@@ -110,7 +112,7 @@ func (s *Store) do(ctx context.Context, write bool, fn func(*records) error) err
 	if s.closed {
 		return auth.ErrStoreUnavailable(nil, "the auth store is closed")
 	}
-	return withDB(ctx, s.path, write, &s.bad, func(db *bbolt.DB, _ *snapshot) error {
+	return withDB(ctx, s.path, write, &s.bad, func(db *bbolt.DB, now *snapshot) error {
 		in := func(tx *bbolt.Tx) error {
 			r, err := open(s.path, tx)
 			if err != nil {
@@ -119,6 +121,7 @@ func (s *Store) do(ctx context.Context, write bool, fn func(*records) error) err
 			if s.id != (auth.StoreID{}) && r.id != s.id {
 				return auth.ErrStoreReplaced("the auth store %s was replaced by another one; restart what uses it", s.path)
 			}
+			r.file = now.info
 			return fn(r)
 		}
 		run := db.View
@@ -167,10 +170,15 @@ func (s *Store) Generation(ctx context.Context) (uint64, error) {
 	return generation, nil
 }
 
-// Moved returns whom the moves of the generation were about.
+// Moved returns whom the moves of the generation were about. Of a copy that was put in the
+// place of the file nothing is known before: its moves may be others with the same numbers.
 func (s *Store) Moved(ctx context.Context, since uint64) (m auth.Moves, err error) {
 	err = s.do(ctx, false, func(r *records) error {
 		m = r.moved(since)
+		if !os.SameFile(s.file, r.file) {
+			m = auth.Moves{Generation: r.generation, Everyone: true}
+		}
+		s.file = r.file
 		return nil
 	})
 	return m, err

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -57,6 +58,7 @@ type records struct {
 
 	id         auth.StoreID
 	generation uint64
+	file       fs.FileInfo
 }
 
 // open finds the buckets, or says why the file is no store.
