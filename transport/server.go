@@ -240,14 +240,14 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 // good session away.
 func (s *Server) unauthenticated(err error) *refusal {
 	if e, ok := errors.AsType[*conduit.Error](err); ok {
-		switch e.Code {
-		case conduit.ResourceExhausted:
+		switch {
+		case e.Code == conduit.ResourceExhausted:
 			f := unavailable(e.Reason, e.RetryAfter, "not authenticated: %s", authText(err))
 			if e.Reason == conduit.ReasonTooManyAttempts {
 				f.status = http.StatusTooManyRequests
 			}
 			return f
-		case conduit.Unavailable, conduit.DeadlineExceeded, conduit.Canceled:
+		case e.Code == conduit.Unavailable || e.Code == conduit.DeadlineExceeded || e.Code == conduit.Canceled:
 			return unavailable(e.Reason, max(e.RetryAfter, busyRetryAfter), "not authenticated: %s", authText(err))
 		}
 	}
