@@ -29,6 +29,7 @@ func raw(t *testing.T, addr, request string) (status int, answer string) {
 	if err != nil {
 		return 0, err.Error()
 	}
+	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return resp.StatusCode, fmt.Sprint(resp.Header)
 	}

@@ -24,6 +24,7 @@ part_rolling() {
 # Discovery by DNS against a server that we did not write.
 part_dnsmasq() {
 	bash scripts/dnsmasq.sh
+	full ./integration '^TestFullDNS'
 }
 
 # Ten instances that host matches, and callers at and beyond what they have room for.

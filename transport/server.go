@@ -268,17 +268,16 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) *refusal {
 // whether it may be, or it comes too often, it may come again: a 401 would have it throw a
 // good session away.
 func (s *Server) unauthenticated(err error) *refusal {
-	if e, ok := errors.AsType[*conduit.Error](err); ok {
-		switch e.Code {
-		case conduit.ResourceExhausted:
-			f := unavailable(e.Reason, e.RetryAfter, "not authenticated: %s", authText(err))
-			if e.Reason == conduit.ReasonTooManyAttempts {
-				f.status = http.StatusTooManyRequests
-			}
-			return f
-		case conduit.Unavailable, conduit.DeadlineExceeded, conduit.Canceled:
-			return unavailable(e.Reason, max(e.RetryAfter, busyRetryAfter), "not authenticated: %s", authText(err))
+	e, ok := errors.AsType[*conduit.Error](err)
+	if ok && e.Code == conduit.ResourceExhausted {
+		f := unavailable(e.Reason, e.RetryAfter, "not authenticated: %s", authText(err))
+		if e.Reason == conduit.ReasonTooManyAttempts {
+			f.status = http.StatusTooManyRequests
 		}
+		return f
+	}
+	if ok && (e.Code == conduit.Unavailable || e.Code == conduit.DeadlineExceeded || e.Code == conduit.Canceled) {
+		return unavailable(e.Reason, max(e.RetryAfter, busyRetryAfter), "not authenticated: %s", authText(err))
 	}
 	h := map[string]string{"WWW-Authenticate": `Bearer realm="conduit"`}
 	if id := s.o.Link.Hello.AuthStore; id != "" {
