@@ -14,6 +14,7 @@ import (
 
 	"github.com/elemental-conduit/conduit"
 	"github.com/elemental-conduit/conduit/address"
+	"github.com/elemental-conduit/conduit/internal/pluginlink"
 )
 
 // MaxDeploy is how large a binary may be that an operator deploys, in bytes.
@@ -305,6 +306,11 @@ func (h *Host) probe(ctx context.Context, f finding) error {
 		return nil
 	case ctx.Err() != nil && context.Cause(ctx) == context.Canceled: //nolint:errorlint // it is that very value
 		return conduit.FromContext(ctx, conduit.Refused)
+	}
+	if se, ok := errors.AsType[*pluginlink.StartError](err); ok {
+		sent := *se // what lies at that path may be another one, which serves
+		sent.Path = "what was sent for " + se.Path
+		err = &sent
 	}
 	kind, reason, _, ours := explain(err)
 	if ours {

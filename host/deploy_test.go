@@ -242,6 +242,8 @@ func TestDeployRefuses(t *testing.T) {
 		_, err := r.h.Deploy(r.ctx, u)
 		if e := wantReason(t, err, conduit.ReasonBadDeployment, conduit.Refused); !strings.Contains(e.Message, what) || e.Code != conduit.InvalidArgument {
 			t.Errorf("%s: %v", what, e)
+		} else if what == "does not say what it is" && !strings.Contains(e.Message, ": what was sent for ") {
+			t.Errorf("it names a file that was not tried: %v", e)
 		}
 	}
 	u := uploadOf("echo", good)

@@ -41,6 +41,7 @@ func TestScaffold(t *testing.T) {
 		t.Errorf("gofmt: %v, %s", err, out)
 	}
 	develop(ctx, t, dir)
+	developTwice(ctx, t, dir)
 }
 
 // develop runs plugin dev over a plugin that is changed, broken and mended.
@@ -116,5 +117,42 @@ func develop(ctx context.Context, t *testing.T, dir string) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after Ctrl-C it ends with %v and said\n%s", err, strings.Join(said, "\n"))
+	}
+}
+
+// developTwice ends plugin dev by two signals at once: what it made for itself goes all the
+// same.
+func developTwice(ctx context.Context, t *testing.T, dir string) {
+	t.Helper()
+	scratch := t.TempDir()
+	cmd := exec.CommandContext(ctx, built.host, "plugin", "dev", dir, "--cluster-listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR=", "TMPDIR="+scratch)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	signalled := false
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		said = append(said, lines.Text())
+		if signalled || !strings.Contains(lines.Text(), "dev: serving ") {
+			continue
+		}
+		signalled = true
+		for range 2 {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	err = cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != 0 && status != 130 || !signalled {
+		t.Errorf("after two signals it ends with %v and said\n%s", err, strings.Join(said, "\n"))
+	}
+	if left, err := filepath.Glob(filepath.Join(scratch, "conduit-dev-*")); err != nil || len(left) > 0 {
+		t.Errorf("it has left %v, %v", left, err)
 	}
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -664,5 +665,28 @@ func TestDialsAreSpread(t *testing.T) {
 				t.Errorf("%d of 200 dials in the 50 ms before %v", n, when)
 			}
 		}
+	})
+}
+
+// Two instances of one name are another thing than two of one id: both are used, and the
+// log says it, but for one that goes while the other comes.
+func TestOneNameTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		w := newWorld(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		w.host("a", 10, "app")
+		b := w.host("b", 10, "app")
+		w.list("a")
+		w.list("a", "b")
+		if strings.Contains(log.String(), "two instances have one name") {
+			t.Error(log.String())
+		}
+		c := w.host("c", 10, "app")
+		c.info.Name = b.info.GetName()
+		w.list("a", "b", "c")
+		if n := strings.Count(log.String(), "two instances have one name"); n != 1 || !strings.Contains(log.String(), c.id.String()) {
+			t.Errorf("%d warnings:\n%s", n, log.String())
+		}
+		check(t, "peers", w.peers(), "a alive, b alive, b alive")
 	})
 }

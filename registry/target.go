@@ -264,10 +264,24 @@ func (t *target) admit(p *Peer) (verdict, bool) {
 	}
 	r.byID[p.id] = p
 	r.regroup = true
+	r.warnOfName(p)
 	t.peer, t.state, t.reason, t.tried, t.last = p, StateAlive, "", true, p.meta.Load()
 	r.note(EventAdded, t)
 	r.log.Info("peer is alive", "url", t.url, "instance", p.id.String(), "name", t.last.info.GetName())
 	return verdict{}, true
+}
+
+// warnOfName warns of a peer that has the name of another one. r.mu is held.
+func (r *Registry) warnOfName(p *Peer) {
+	name := p.Name()
+	for _, other := range r.byID {
+		if name == "" || other == p || other.Name() != name || other.draining.Load() || other.off.Load() {
+			continue
+		}
+		r.log.Warn("two instances have one name: neither people nor logs can tell them apart; start one of them with another --name",
+			"name", name, "url", p.url, "instance", p.id.String(), "other_url", other.url, "other_instance", other.id.String())
+		return
+	}
 }
 
 // remove ends a peer; err says why.

@@ -285,6 +285,7 @@ func TestWrongEndpoint(t *testing.T) {
 		retryIn time.Duration
 	}{
 		{name: "404", status: 404, body: "nothing here", code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "404 Not Found", retry: true},
+		{name: "404 of a gateway", status: 404, header: map[string]string{"Content-Type": "application/problem+json"}, body: `{"title":"Not Found"}`, code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "it answers as the gateway of one does; links are at its cluster.listen", retry: true},
 		{name: "200", status: 200, header: map[string]string{"Server": "some-proxy"}, body: "<html>", code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "some-proxy", retry: true},
 		{name: "302", status: 302, header: map[string]string{"Location": "http://elsewhere/"}, code: conduit.Unavailable, reason: conduit.ReasonPeerUnreachable, text: "302", retry: true},
 		{name: "401", status: 401, header: map[string]string{HeaderAuthStore: "theirs"}, body: "unknown", code: conduit.Unauthenticated, reason: conduit.ReasonUnauthenticated, text: `two auth stores: ours here, and "theirs" there: instances that call each other share one`},

@@ -264,6 +264,13 @@ func (c *Client) explainAnswer(k key, resp *http.Response, cause error) *conduit
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
 			e.RetryAfter = min(time.Duration(s)*time.Second, time.Hour)
 		}
+	case http.StatusNotFound:
+		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") { // as a gateway answers
+			e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
+				"no instance serves links there: it answers as the gateway of one does; links are at its cluster.listen (port 7400 by default)")
+			break
+		}
+		fallthrough
 	default:
 		e = answerError(url, conduit.Unavailable, conduit.ReasonPeerUnreachable, true,
 			"no instance serves links there: %s answered %.64s instead of an upgrade%s", server(resp, clean), clean(resp.Status), said)
