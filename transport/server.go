@@ -283,7 +283,7 @@ func (s *Server) unauthenticated(err error) *refusal {
 	if id := s.o.Link.Hello.AuthStore; id != "" {
 		h[HeaderAuthStore] = id
 	}
-	if e, ok := errors.AsType[*conduit.Error](err); ok && e.Reason != "" {
+	if ok && e.Reason != "" {
 		h[HeaderReason] = e.Reason
 	}
 	return refuse(http.StatusUnauthorized, h, "not authenticated: %s", authText(err))
