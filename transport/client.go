@@ -130,7 +130,6 @@ func overHTTP1(o *tls.Config) *tls.Config {
 // whatever is wrong with the URL surfaces at calls.
 func (c *Client) Peer(url string) *Peer { return c.PeerAs(url, c.session()) }
 
-// session is the Client's own, as it is now.
 // Within returns ctx for a call whose link is yet to be dialled by [Client.DialLink]: what
 // its link would give a unary call without a deadline begins now. free is to be called once
 // the call has been made.
@@ -138,6 +137,7 @@ func (c *Client) Within(ctx context.Context, in *conduit.Invocation) (_ context.
 	return c.o.Link.Within(ctx, in)
 }
 
+// session is the Client's own, as it is now.
 func (c *Client) session() string {
 	if c.o.SessionOf != nil {
 		return c.o.SessionOf()

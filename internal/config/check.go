@@ -161,7 +161,7 @@ func ParseNetworks(list []string) (networks []netip.Prefix, why string) {
 		if err != nil {
 			a, bad := netip.ParseAddr(s)
 			if bad != nil || a.Zone() != "" {
-				return nil, fmt.Sprintf("%s is no network: write one as 10.0.0.0/8 or 2001:db8::/32, or an address", quoted(s))
+				return nil, quoted(s) + " is no network: write one as 10.0.0.0/8 or 2001:db8::/32, or an address"
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
