@@ -693,6 +693,6 @@ func TestNoAnonymous(t *testing.T) {
 	stranger.launch("--auth-mode", "required", "--mode", "external", "--gateway-listen", "127.0.0.1:0", "--drain-delay", "0s", "--discovery-static", r.worker.url)
 	stranger.waitReady()
 	stranger.until("it to say that the stores differ", func() bool {
-		return strings.Contains(stranger.ask("ls", "instances", "-o", "json").out, "instances of one cluster share one (auth.store)")
+		return strings.Contains(stranger.ask("ls", "instances", "-o", "json").out, "two auth stores: ")
 	})
 }

@@ -32,10 +32,20 @@ func advise(err error) error {
 	return err
 }
 
-// withMore is an error with more in its message, which ends the command as it did.
+// elsewhere is how advice begins that is for all who read such an error, wherever they are.
+//
+//nolint:gochecknoglobals // a table
+var elsewhere = []string{"; its binary's describe", "; \"user ls\" shows"}
+
+// withMore is an error with more in its message, in place of what stands there for those
+// who have no command line, which ends the command as it did.
 func withMore(err error, more string) error {
 	e := *conduit.AsError(err, conduit.NotSent)
-	e.Message = errorMessage(&e) + more
+	message := errorMessage(&e)
+	for _, begin := range elsewhere {
+		message, _, _ = strings.Cut(message, begin)
+	}
+	e.Message = message + more
 	return rewrap(err, &e)
 }
 

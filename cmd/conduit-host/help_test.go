@@ -120,7 +120,7 @@ func TestCommands(t *testing.T) {
 	for _, cmd := range (&app{}).rootCommand().Commands() {
 		names = append(names, cmd.Name())
 	}
-	if got, want := strings.Join(names, " "), "bench call completion config cordon deploy describe disable doctor drain enable explain id logs ls man persist plugin restart rollback serve session tls uncordon undeploy user version"; got != want {
+	if got, want := strings.Join(names, " "), "bench call completion config cordon deploy describe disable doctor drain enable explain help id logs ls man persist plugin restart rollback serve session tls uncordon undeploy user version"; got != want {
 		t.Errorf("commands: %s, want %s", got, want)
 	}
 }
