@@ -188,6 +188,15 @@ func (c *carrier) WriteMessage(p []byte) error {
 	if e := c.closing.Load(); e != nil {
 		return e
 	}
+	if errors.Is(err, websocket.ErrCloseSent) {
+		// gorilla has closed, within a read that is about to say why: the other end did, or
+		// broke the protocol.
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		if c.readErr != nil {
+			return c.readErr
+		}
+	}
 	if isTimeout(err) && !time.Now().Before(deadline) { // gorilla leaves no more of an error than that it is one of time
 		return fmt.Errorf("writing to %s: %w for %v (the write timeout): %w", c.ws.RemoteAddr(), errStalled, c.writeTimeout, err)
 	}

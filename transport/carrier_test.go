@@ -212,6 +212,24 @@ func TestCarrierClose(t *testing.T) {
 	})
 }
 
+// TestWriteBehindClose: gorilla closes within a read, before that read returns. A write that
+// comes in between ends with what the read is going to say, not with "close sent".
+func TestWriteBehindClose(t *testing.T) {
+	server, _ := carriers(t, 0, 0)
+	server.reading.Lock() // the reader, when gorilla has just found a pong that is too long
+	if err := server.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseProtocolError, ""), time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() { written <- server.WriteMessage([]byte("x")) }()
+	why := &link.CloseError{Code: link.CloseProtocol, Reason: "a pong that is too long"}
+	server.readErr = why
+	server.reading.Unlock()
+	if err := wait(t, written, "the write"); !errors.Is(err, why) {
+		t.Errorf("the write ended with %v", err)
+	}
+}
+
 // TestCarrierStalled: a peer that reads nothing ends the write at its deadline,
 // Close does not wait for the writer, and pings do not hold up the reader.
 func TestCarrierStalled(t *testing.T) {
