@@ -142,9 +142,12 @@ func title(c conduit.Code) string {
 }
 
 // retryAfter is the header's value, "" for none. Clients and proxies take the header
-// as leave to send the request again, so where the work may have run it is sent
-// only if whoever made the error asked for it.
+// as leave to send the request again, so where the work may have run it is not sent,
+// whoever asked for it; where it has, only if its element did.
 func (f *fault) retryAfter(status int) string {
+	if f.err.Outcome == conduit.OutcomeUnknown {
+		return ""
+	}
 	wait := f.err.RetryAfter
 	if wait <= 0 {
 		again := status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests && f.err.Retryable

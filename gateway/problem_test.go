@@ -90,6 +90,7 @@ func TestRetryAfter(t *testing.T) {
 		{conduit.Unavailable, conduit.Refused, false, 0, "1"},
 		{conduit.Unavailable, conduit.Refused, true, 2500 * time.Millisecond, "3"},
 		{conduit.Unavailable, conduit.OutcomeUnknown, true, 0, ""}, // it may have run
+		{conduit.Unavailable, conduit.OutcomeUnknown, true, time.Hour, ""},
 		{conduit.Unavailable, conduit.Executed, false, 0, ""},
 		{conduit.Unavailable, conduit.Executed, false, 4 * time.Second, "4"}, // the element asks for it
 		{conduit.ResourceExhausted, conduit.Refused, true, 0, "1"},

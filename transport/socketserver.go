@@ -15,6 +15,9 @@ import (
 // left: links that end free some.
 const acceptPause = 50 * time.Millisecond
 
+// acceptTold is how often the log is told of it.
+const acceptTold = time.Second
+
 // ServeSocket makes links of the connections to a Unix socket, until the
 // listener is closed; then it returns nil. Who may connect at all is the
 // business of the socket's mode; who connects must say ServerOptions.SocketToken
@@ -28,6 +31,7 @@ func (s *Server) ServeSocket(l net.Listener) error {
 	if len(s.o.SocketToken) == 0 {
 		return errors.New("transport: ServeSocket without ServerOptions.SocketToken would let in everybody")
 	}
+	var told time.Time
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -36,7 +40,10 @@ func (s *Server) ServeSocket(l net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case isPassing(err):
-			s.log.Warn("no connection can be accepted for now", "error", err)
+			if now := time.Now(); now.Sub(told) >= acceptTold {
+				s.log.Warn("no connection can be accepted for now; raise the limit of open files, or lower cluster.max_links", "error", err)
+				told = now
+			}
 			pause := time.NewTimer(acceptPause)
 			<-pause.C
 		default:

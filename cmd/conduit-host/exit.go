@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"unicode"
@@ -113,8 +114,12 @@ func exitStatus(err error) int {
 	}
 }
 
-// isClosedPipe reports whether err is that of a reader who has seen enough.
-func isClosedPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }
+// isClosedPipe reports whether err is that of a reader of this program's output who has
+// seen enough. A link whose other end has died says EPIPE, too.
+func isClosedPipe(err error) bool {
+	e, ok := errors.AsType[*fs.PathError](err)
+	return ok && errors.Is(e.Err, syscall.EPIPE) && (e.Path == os.Stdout.Name() || e.Path == os.Stderr.Name())
+}
 
 // errorReport is the JSON form of an error on stderr.
 type errorReport struct {

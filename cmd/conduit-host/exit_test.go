@@ -5,6 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/elemental-conduit/conduit"
@@ -93,5 +98,41 @@ func TestWriteError(t *testing.T) {
 	writeError(&b, formatTable, errors.New("a plain error"))
 	if want := "error: a plain error (reason=unspecified outcome=not_sent)\n"; b.String() != want {
 		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+// TestClosedPipe: a reader of our output who has left has seen enough. The other end of a
+// link that has died has not, though the system has one word for both.
+func TestClosedPipe(t *testing.T) {
+	if !isClosedPipe(fmt.Errorf("printing: %w", &fs.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.EPIPE})) {
+		t.Error("a closed standard output is not one")
+	}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s")) //nolint:noctx // a socket of the test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()                                  //nolint:errcheck // the test's own
+	ours, err := net.Dial("unix", l.Addr().String()) //nolint:noctx // as above
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close() //nolint:errcheck // as above
+	theirs, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Close()
+	_, err = ours.Write([]byte("x"))
+	if !errors.Is(err, syscall.EPIPE) {
+		t.Fatalf("the write ended with %v", err)
+	}
+	lost := &conduit.Error{Code: conduit.Unavailable, Reason: conduit.ReasonPeerLost, Outcome: conduit.OutcomeUnknown, Err: err}
+	for _, e := range []error{err, lost, &fs.PathError{Op: "write", Path: "/elsewhere", Err: syscall.EPIPE}} {
+		if isClosedPipe(e) {
+			t.Errorf("%v is taken for a closed standard output", e)
+		}
+	}
+	if got := exitStatus(lost); got != exitUnavailable {
+		t.Errorf("status %d", got)
 	}
 }
