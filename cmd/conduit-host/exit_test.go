@@ -107,12 +107,12 @@ func TestClosedPipe(t *testing.T) {
 	if !isClosedPipe(fmt.Errorf("printing: %w", &fs.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.EPIPE})) {
 		t.Error("a closed standard output is not one")
 	}
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s")) //nolint:noctx // a socket of the test's own
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()                                  //nolint:errcheck // the test's own
-	ours, err := net.Dial("unix", l.Addr().String()) //nolint:noctx // as above
+	defer l.Close() //nolint:errcheck // the test's own
+	ours, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
