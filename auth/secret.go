@@ -181,18 +181,6 @@ func unhex(dst, src []byte) bool {
 	return bad&0xf0 == 0
 }
 
-// unhexSecret is unhex for a secret: of lengths that are known, nothing is checked for
-// each digit.
-func unhexSecret(dst *[secretSize]byte, src *[SecretLen]byte) bool {
-	var bad byte
-	for i := range dst {
-		high, low := digits[src[2*i]], digits[src[2*i+1]]
-		bad |= high | low
-		dst[i] = high<<4 | low&0xf
-	}
-	return bad&0xf0 == 0
-}
-
 // digits has the value of each byte as a hex digit, 0xff for all others.
 const digits = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
 	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\xff\xff\xff\xff\xff\xff" +
